@@ -14,7 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # The modules that write generated files. With --check, each fails when its file is out of date.
-GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables tools.reference_pages
+GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema \
+  tools.conversion_tables tools.reference_pages tools.chart_pages
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3

@@ -6,34 +6,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from devcluster import binaries
 from regroup_operator.api.settings import Settings
 from regroup_trainer.system.otlp_settings import OtlpSettings
-
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "charts/regroup"
-Json = dict[str, Any]
-
-
-def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [str(binaries.build(lambda *_: None) / "helm"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def render(*settings: str) -> dict[tuple[str, str], Json]:
-    """The rendered objects by kind and name."""
-    flags = [flag for setting in settings for flag in ("--set-json", setting)]
-    done = helm("template", "regroup", CHART, "--namespace", "regroup-system", *flags)
-    assert done.returncode == 0, done.stderr
-    objects = [document for document in yaml.safe_load_all(done.stdout) if document]
-    return {(document["kind"], document["metadata"]["name"]): document for document in objects}
+from tests.support.chart import CHART, ROOT, Json, program, render, template
 
 
 def operator_of(objects: dict[tuple[str, str], Json]) -> Json:
@@ -42,7 +21,7 @@ def operator_of(objects: dict[tuple[str, str], Json]) -> Json:
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
-    done = helm("lint", "--strict", CHART)
+    done = program("helm", "lint", "--strict", CHART)
     assert done.returncode == 0, done.stdout
 
 
@@ -110,7 +89,7 @@ def test_a_replica_that_waits_is_not_ready_and_is_not_killed() -> None:
 def test_a_value_that_the_schema_does_not_know_is_refused_by_name(
     setting: str, complaint: str
 ) -> None:
-    done = helm("template", "regroup", CHART, "--set-json", setting)
+    done = template("--set-json", setting)
     assert done.returncode != 0
     assert complaint in done.stderr
 
@@ -150,7 +129,7 @@ def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
 
 
 def test_two_renderings_are_the_same_bytes() -> None:
-    first, second = (helm("template", "regroup", CHART).stdout for _ in range(2))
+    first, second = (template().stdout for _ in range(2))
     assert first
     assert first == second
 
@@ -341,7 +320,7 @@ def test_the_admission_policy_is_off_unless_asked_for() -> None:
         "regroup-jobs"
     )
     flags = ("--set-json", 'admissionPolicy={"enabled": true, "secrets": ["a"]"]}')
-    assert helm("template", "regroup", CHART, *flags).returncode != 0
+    assert template(*flags).returncode != 0
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -370,7 +349,7 @@ def test_traces_are_sent_only_where_there_is_an_endpoint() -> None:
     assert own.url == "http://collector:4318/v1/traces"
     for wrong in ("collector:4318", "http://me:secret@collector"):
         flags = ("--set-json", f'tracing.endpoint="{wrong}"')
-        assert helm("template", "regroup", CHART, *flags).returncode != 0
+        assert template(*flags).returncode != 0
 
 
 def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
@@ -388,13 +367,3 @@ def test_grafana_operators_resources_come_only_where_they_are_asked_for() -> Non
     assert boards(asked) == ["regroup-fleet", "regroup-job", "regroup-operator"]
     assert not boards()
     assert not boards(asked, "dashboards.enabled=false")
-
-
-def test_the_plain_manifests_are_what_the_chart_renders() -> None:
-    settings = (
-        "crds.enabled=false",
-        "dashboards.enabled=false",
-    )
-    text = (ROOT / "manifests/operator.yaml").read_text()
-    objects = [document for document in yaml.safe_load_all(text) if document]
-    assert {(d["kind"], d["metadata"]["name"]): d for d in objects} == render(*settings)

@@ -3,6 +3,7 @@
 {{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 53 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 53 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
+{{/* The account that the operator runs as. values.schema.json asks for its name where the release makes none. */}}
 {{- define "regroup.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "regroup.name" .) }}
 {{- end }}
@@ -20,12 +21,22 @@ app.kubernetes.io/name: regroup-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Labels of each object. None of commonLabels takes the place of our own. */}}
 {{- define "regroup.labels" -}}
-{{ include "regroup.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: regroup
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- $own := include "regroup.selector" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion }}
+{{- $_ := set $own "app.kubernetes.io/part-of" "regroup" }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version) }}
+{{- merge $own (.Values.commonLabels | default dict) | toYaml }}
+{{- end }}
+
+{{/* Labels and annotations of an object: its own (`labels` and `annotations`, which may be absent) and those of all. */}}
+{{- define "regroup.marks" -}}
+labels: {{- merge (dict) (.labels | default dict) (include "regroup.labels" .in | fromYaml) | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) (.in.Values.commonAnnotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "regroup.operatorImage" -}}
@@ -40,4 +51,32 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "regroup.peers" -}}
 {{- $operator := dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace)) "podSelector" (dict "matchLabels" (include "regroup.selector" . | fromYaml)) }}
 {{- concat (list $operator) .Values.networkPolicy.scrapers | toJson }}
+{{- end }}
+
+{{/* What the pods of the operator and of `helm test` have in common. */}}
+{{- define "regroup.podSettings" -}}
+serviceAccountName: {{ include "regroup.serviceAccount" . }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  runAsGroup: 1000
+  fsGroup: 1000
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "regroup.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
 {{- end }}

@@ -74,28 +74,41 @@ def submit(
 ) -> None:
     """Create a job, from a file or from flags.
 
-    It is checked as by `validate` first.
+    It is checked as by `validate` first. Beside a job, the file may hold the
+    ConfigMap with its code, as `regroup convert` writes it: the job owns it.
     """
-    documents = _of_file(file, flags) if file is not None else [_of_flags(flags)]
-    if wait and len(documents) > 1:
-        raise click.UsageError(f"--wait: {file} holds {len(documents)} jobs; it waits for one")
-    created = [
-        cluster.api.create_job(_namespace(cluster, job), job, dry_run=dry_run) for job in documents
-    ]
+    jobs, code = _of_file(file, flags) if file is not None else ([_of_flags(flags)], None)
+    if wait and len(jobs) > 1:
+        raise click.UsageError(f"--wait: {file} holds {len(jobs)} jobs; it waits for one")
+    created = [_create(cluster, job, code, dry_run) for job in jobs]
     _done(created, "created", output, dry_run=dry_run)
     if wait and not dry_run:
         sys.exit(watch_job(cluster, str(created[0]["metadata"]["name"]), timeout))
 
 
-def _of_file(file: Path, flags: dict[str, Any]) -> list[Object]:
-    """The jobs of a file. Raises click.ClickException with all problems."""
-    from regroup.cli.validate_command import checked_documents
+def _create(cluster: ChosenCluster, job: Object, code: Object | None, dry_run: bool) -> Object:
+    """Create a job, which owns its code. Raises ClusterError."""
+    from regroup.kubernetes.submit_code import submit, try_out, with_digest
+
+    namespace = _namespace(cluster, job)
+    if code is None:
+        return cluster.api.create_job(namespace, job, dry_run=dry_run)
+    send = try_out if dry_run else submit
+    return send(cluster.api, namespace, with_digest(job, code), code)
+
+
+def _of_file(file: Path, flags: dict[str, Any]) -> tuple[list[Object], Object | None]:
+    """The jobs of a file, and the ConfigMap of the only one. Raises click.ClickException with all
+    problems.
+    """
+    from regroup.cli.validate_command import checked_files
 
     given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value]
     if given:
         raise click.UsageError(f"give -f or {', '.join(given)}, not both: change the file instead")
     source = Path("/dev/stdin") if file == _STDIN else file
-    return [document.value for document in checked_documents([source])]
+    (found,) = checked_files([source])
+    return [job.value for job in found.jobs], found.code.value if found.code else None
 
 
 def _of_flags(flags: dict[str, Any]) -> Object:

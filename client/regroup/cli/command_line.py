@@ -14,11 +14,10 @@ from rich.console import Console
 from regroup.cli.checkpoint_command import checkpoint, require
 from regroup.cli.cluster_options import Verb
 from regroup.cli.convert_command import convert
+from regroup.cli.job_code import JobFile, job_in_folder, write_code
 from regroup.cli.kubectl_trainingjob import trainingjob
-from regroup.cli.manifest import Document
 from regroup.cli.plan_command import plan_command
-from regroup.cli.validate_command import read, validate
-from regroup.cli.validation import validate as find_problems
+from regroup.cli.validate_command import find_problems, validate
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
 from regroup.local.interruption import until_the_end
@@ -131,11 +130,12 @@ def run(
     Exit codes: 0 the job completed, 1 it failed, was suspended, or a --kill was never injected.
     """
     require(OF_TRAINER)
-    document = _only_job(file)
-    spec = TrainingJobSpec.model_validate(document.value["spec"])
+    given = _only_job(file)
+    (document,) = given.jobs
+    folder = (directory or RUNS_FOLDER / document.name).absolute()
+    spec = _spec_of(given, folder)
     if spec.progress_pattern and not has_re2():
         raise click.ClickException(f"{file}: spec.{NEEDS_RE2}")
-    folder = (directory or RUNS_FOLDER / document.name).absolute()
     if spec.launcher == "torchrun":
         wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)
         sys.exit(play_torchrun(wanted, faults, plain, summary_file))
@@ -180,14 +180,29 @@ def _play(local: LocalRun, plain: bool) -> Outcome:
             raise click.ClickException(explain(error, Path(local.desired.directory))) from None
 
 
-def _only_job(file: Path) -> Document:
-    documents = read(file)
-    problems = [p for document in documents for p in find_problems(document, on_cluster=False)]
+def _only_job(file: Path) -> JobFile:
+    found, problems = find_problems(file, on_cluster=False)
     if problems:
         raise click.ClickException("\n".join(str(problem) for problem in problems))
-    if len(documents) > 1:
-        raise click.ClickException(f"{file}: holds {len(documents)} jobs; run takes one")
-    return documents[0]
+    if len(found.jobs) > 1:
+        raise click.ClickException(f"{file}: holds {len(found.jobs)} jobs; run takes one")
+    return found
+
+
+def _spec_of(given: JobFile, folder: Path) -> TrainingJobSpec:
+    """The spec of the job, whose code is written below the folder of the run. Raises
+    click.ClickException.
+    """
+    (document,) = given.jobs
+    job = document.value
+    if given.code is not None:
+        try:
+            job = job_in_folder(job, given.code.value, write_code(given.code.value, folder))
+        except OSError as error:
+            raise click.ClickException(explain(error, folder)) from None
+        except ValueError as error:
+            raise click.ClickException(f"{document.file}: {error}") from None
+    return TrainingJobSpec.model_validate(job["spec"])
 
 
 for command in (run, validate, plan_command, convert, checkpoint, trainingjob):

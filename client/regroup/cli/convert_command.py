@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED = 1
 _COMMAND = "regroup.command"
+_CODE = "The code that the job below runs."
 _SCRIPT = re.compile(r"\A#!|^#SBATCH\b", re.MULTILINE)
 """What a script has, and YAML has only in comments."""
 
@@ -162,7 +163,10 @@ def _report(conversion: Conversion, documents: Sequence[Document]) -> str | None
         return ""
     origin = f"Converted by regroup convert from {source}: {conversion.title}"
     left = [_comment(one) for one in conversion.left_out]
-    return job_yaml(conversion.job, [origin, *left, *conversion.checks])
+    text = job_yaml(conversion.job, [origin, *left, *conversion.checks])
+    if conversion.config_map is None:
+        return text
+    return "---\n".join((job_yaml(conversion.config_map, [_CODE]), text))
 
 
 def _problems(conversion: Conversion, documents: Sequence[Document]) -> list[str]:

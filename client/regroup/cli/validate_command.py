@@ -12,7 +12,9 @@ import click
 from regroup.cli.cluster_options import Verb
 
 if TYPE_CHECKING:
+    from regroup.cli.job_code import JobFile
     from regroup.cli.manifest import Document
+    from regroup.cli.validation import Problem
 
 EXIT_PROBLEMS = 1
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -47,26 +49,37 @@ def validate_files(files: tuple[Path, ...]) -> None:
 
 def check(files: Sequence[Path]) -> None:
     """Say of each job that it is valid, or exit with the problems of all."""
-    for document in checked_documents(files):
-        shown = click.format_filename(document.file)
-        click.echo(f"{shown}: TrainingJob {document.name} is valid")
+    for found in checked_files(files):
+        for document in found.jobs:
+            shown = click.format_filename(document.file)
+            beside = f", and so is ConfigMap {found.code.name}" if found.code else ""
+            click.echo(f"{shown}: TrainingJob {document.name} is valid{beside}")
 
 
-def checked_documents(files: Sequence[Path]) -> list[Document]:
-    """The jobs of files. Prints the problems of all and exits where one has any."""
-    from regroup.cli.validation import validate as find_problems
-
-    documents = [document for file in files for document in read(file)]
-    problems = [problem for document in documents for problem in find_problems(document)]
+def checked_files(files: Sequence[Path]) -> list[JobFile]:
+    """What the files hold. Prints the problems of all and exits where one has any."""
+    results = [find_problems(file) for file in files]
+    problems = [problem for _, problems in results for problem in problems]
     for problem in problems:
         click.echo(str(problem), err=True)
     if problems:
         sys.exit(EXIT_PROBLEMS)
-    return documents
+    return [found for found, _ in results]
 
 
-def read(file: Path) -> list[Document]:
-    """The jobs of a file. Raises click.ClickException where there is none."""
+def find_problems(file: Path, on_cluster: bool = True) -> tuple[JobFile, list[Problem]]:
+    """What a file holds, and what is wrong with it. Raises click.ClickException."""
+    from regroup.cli.job_code import mismatches, separate
+    from regroup.cli.validation import validate as problems_of
+
+    found, problems = separate(_read(file))
+    of_jobs = [problem for job in found.jobs for problem in problems_of(job, on_cluster)]
+    problems += of_jobs or ([] if problems else mismatches(found))
+    return found, sorted(problems, key=lambda problem: problem.line)
+
+
+def _read(file: Path) -> list[Document]:
+    """The documents of a file. Raises click.ClickException where there is none."""
     from regroup.cli.manifest import ManifestError, read_documents
 
     try:

@@ -48,7 +48,7 @@ def validate(document: Document, on_cluster: bool = True) -> list[Problem]:
     """
     if not isinstance(document.value, dict):
         return [
-            _problem(
+            problem_at(
                 document, (), "a TrainingJob is a mapping with apiVersion, kind, metadata and spec"
             )
         ]
@@ -56,7 +56,7 @@ def validate(document: Document, on_cluster: bool = True) -> list[Problem]:
     if isinstance(document.value.get("spec"), dict):
         problems += _spec_problems(document, document.value["spec"], on_cluster)
     else:
-        problems.append(_problem(document, ("spec",), "is missing: it describes what to train"))
+        problems.append(problem_at(document, ("spec",), "is missing: it describes what to train"))
     return sorted(problems, key=lambda problem: problem.line)
 
 
@@ -65,27 +65,29 @@ def _header_problems(document: Document) -> list[Problem]:
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = document.value.get(key)
         if given != wanted:
-            problems.append(_problem(document, (key,), f"must be {wanted}, got {quote(given)}"))
+            problems.append(problem_at(document, (key,), f"must be {wanted}, got {quote(given)}"))
     unknown = [
         key if isinstance(key, str) else quote(key)
         for key in document.value
         if key not in HEADER_FIELDS
     ]
     problems += [
-        _problem(document, (key,), f"unknown field{_nearest(key, HEADER_FIELDS)}")
+        problem_at(document, (key,), f"unknown field{nearest(key, HEADER_FIELDS)}")
         for key in unknown
     ]
     metadata = document.value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str):
-        problems.append(_problem(document, ("metadata", "name"), "is missing: give the job a name"))
+        problems.append(
+            problem_at(document, ("metadata", "name"), "is missing: give the job a name")
+        )
     elif not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LIMIT:
         rule = (
             f"use lower-case letters, digits and '-', a letter first, at most {NAME_LIMIT} "
             "characters"
         )
         problems.append(
-            _problem(document, ("metadata", "name"), f"{quote(name)} is no valid name: {rule}")
+            problem_at(document, ("metadata", "name"), f"{quote(name)} is no valid name: {rule}")
         )
     return problems
 
@@ -144,15 +146,16 @@ def _explain(document: Document, details: Any) -> Problem:
     location: FieldPath = details["loc"]
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
-        message = f"unknown field{_nearest(str(location[-1]), known_fields(location[:-1]))}"
+        message = f"unknown field{nearest(str(location[-1]), known_fields(location[:-1]))}"
     elif details["type"] == "missing":
         message = "is missing"
     elif not isinstance(details["input"], dict | list):
         message = f"{message}, got {quote(details['input'])}"
-    return _problem(document, ("spec", *location), message)
+    return problem_at(document, ("spec", *location), message)
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """What to say behind an unknown name: one that is spelled like it, or all that are known."""
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f": did you mean {close[0]!r}?"
@@ -162,10 +165,11 @@ def _nearest(name: str, known: list[str]) -> str:
 def _unsupported(document: Document, sentence: str) -> Problem:
     found = re.search(r"spec[.\w]*", sentence)
     path = tuple(found.group().split(".")) if found else ("spec",)
-    return _problem(document, path, sentence)
+    return problem_at(document, path, sentence)
 
 
-def _problem(document: Document, path: FieldPath, message: str) -> Problem:
+def problem_at(document: Document, path: FieldPath, message: str) -> Problem:
+    """A problem with a field, with its line."""
     shown = ""
     for part in path:
         shown += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from regroup.converting import batch_script, pytorch_job, ray_job, train_job
 from regroup.converting.draft import ConvertOptions, Draft
+from regroup.converting.inline_code import code_map
 from regroup.converting.source import Note, Place, Refusal, Source
 from regroup_trainer.protocol.message import shorten
 
@@ -38,6 +39,8 @@ class Conversion:
     """Its number."""
     job: Mapping[str, Any] | None = None
     """The TrainingJob."""
+    config_map: Mapping[str, Any] | None = None
+    """The ConfigMap that the job mounts, where its source has code in the command."""
     left_out: tuple[Note, ...] = ()
     checks: tuple[str, ...] = ()
     """What was added or has to be looked at; each begins with a field of the TrainingJob."""
@@ -178,7 +181,8 @@ def _of_draft(
     title: str, number: int, draft: Draft, notes: Sequence[Note], options: ConvertOptions
 ) -> Conversion:
     job = draft.job(options)
-    return Conversion(title, number, job, tuple(notes), tuple(draft.checks))
+    beside = None if draft.code is None else code_map(job["metadata"], draft.code)
+    return Conversion(title, number, job, beside, tuple(notes), tuple(draft.checks))
 
 
 def _note_of(refusal: Refusal) -> Note:

@@ -31,6 +31,8 @@ class Draft:
     spec: dict[str, Any] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
     """Sentences about what was added or decided; each begins with a field of the TrainingJob."""
+    code: str | None = None
+    """What the job runs, where its source has it in the command."""
 
     def put(self, path: str, value: Any) -> None:
         """Set a field of spec, such as `restartPolicy.maxRestarts`. None sets nothing."""

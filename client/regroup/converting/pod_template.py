@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regroup.converting.draft import Draft
+from regroup.converting.inline_code import mount_code
 from regroup.converting.source import Place, Refusal, Row, Source, is_leaf, parts, shown, value_at
 from regroup_operator.api.names import MAIN_CONTAINER
 from regroup_operator.api.pod_types import find_mismatch
@@ -16,6 +17,10 @@ from regroup_operator.api.template_merge import MERGE_KEYS, strategic_merge
 _OPERATOR = "the operator sets it"
 _RANKS = "the job sets it for each rank"
 _MEETING = "the job brings its own rendezvous"
+_CODE = (
+    "spec.template.spec.volumes: the code of python -c is in a ConfigMap in front of the job: "
+    "create both (kubectl trainingjob submit -f, or kubectl apply -f)"
+)
 _MEETING_PORT = "pytorchjob-port"
 _TRAINER = f"spec.template.spec.containers[{MAIN_CONTAINER}]"
 _RANK_VARIABLES = frozenset(
@@ -67,6 +72,8 @@ class Pod:
     """To be added to those of the main container."""
     working_directory: str | None = None
     """Instead of that of the main container."""
+    code: str | None = None
+    """What the command starts, where it was in the command itself."""
 
     @property
     def limits(self) -> Mapping[str, Any]:
@@ -100,6 +107,10 @@ class Pod:
             others = [one for one in main.get("env") or () if one["name"] not in self.variables]
             added = [{"name": name, "value": value} for name, value in self.variables.items()]
             main["env"] = [*others, *added]
+        if self.code is not None:
+            mount_code(self.template["spec"], main, draft.metadata["name"])
+            draft.code = self.code
+            draft.checks.append(_CODE)
         draft.put("template", self.template)
 
 

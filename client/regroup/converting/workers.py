@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regroup.converting.draft import ConvertOptions, Draft
+from regroup.converting.inline_code import find_code
 from regroup.converting.launch_command import Launch, read_launch
 from regroup.converting.pod_template import Pod
 from regroup.converting.source import Place, Source, left_out
@@ -39,10 +40,12 @@ def take_launch(source: Source, place: Place, pod: Pod, options: ConvertOptions)
     given = bool(pod.command) or not options.entrypoint
     words = [*(pod.command if given else options.entrypoint), *pod.args]
     try:
-        launch = read_launch(words)
+        found = find_code(words)
+        launch = read_launch(found.words if found else words)
     except ValueError as error:
         problem = str(error) if pod.command or options.entrypoint else _NO_COMMAND
         raise source.refuse(place, problem) from None
+    pod.code = found.code if found else None
     for text in launch.left:
         source.remark(place, text)
     pod.variables = {**pod.variables, **launch.variables}

@@ -208,10 +208,11 @@ class ClusterApi:
         call = self._core.read_namespaced_config_map
         return self._ask(asked, call, namespace=namespace, name=name)
 
-    def create_config_map(self, namespace: str, body: Object) -> None:
-        """Create a ConfigMap."""
+    def create_config_map(self, namespace: str, body: Object, *, dry_run: bool = False) -> None:
+        """Create a ConfigMap; `dry_run`: only ask whether the API server would."""
         asked = Request("create", "configmaps", namespace, str(body["metadata"]["name"]))
-        self._ask(asked, self._core.create_namespaced_config_map, namespace=namespace, body=body)
+        call = self._core.create_namespaced_config_map
+        self._ask(asked, call, namespace=namespace, body=body, **_dry(dry_run))
 
     def pod(self, namespace: str, name: str) -> Object:
         """One pod."""

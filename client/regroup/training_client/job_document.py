@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regroup.converting.inline_code import CODE_FOLDER, code_name
 from regroup.kubernetes.submission import JobFlags, job_of_flags
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.training_job import PackageIndex, TrainingJob, TrainOptions
-from regroup_operator.api.names import DOMAIN, JOB, MAIN_CONTAINER
+from regroup_operator.api.names import DOMAIN, MAIN_CONTAINER
 from regroup_operator.api.resource import API_VERSION, KIND, Object
 from regroup_operator.api.template_merge import strategic_merge
 
-CODE = f"{DOMAIN}/code"
-"""Annotation of a job: the digest of all that was submitted, the code included."""
 CODE_FORM = f"{DOMAIN}/code-form"
 """Annotation of a job: in which form the code was sent, and why."""
-CODE_FOLDER = "/regroup/code"
 PACKAGES_FOLDER = "/regroup/packages"
 INSTALLER = "regroup-install-packages.py"
 _INDEX_KEY = "index-url"
@@ -144,28 +142,12 @@ def _index(index: PackageIndex | None) -> list[Object]:
     return [{"name": "PIP_INDEX_URL", "valueFrom": key}]
 
 
-def code_name(job: str) -> str:
-    """Name of the ConfigMap with the code of a job."""
-    return f"{job}-code"
-
-
-def code_object(job: Object, files: Mapping[str, bytes]) -> Object:
-    """The ConfigMap with the code of a job that exists, which owns it: it goes with the job."""
-    metadata = job["metadata"]
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
+def code_object(job: str, files: Mapping[str, bytes]) -> Object:
+    """The ConfigMap with the code of a job, which does not own it yet."""
+    data = {name: base64.b64encode(content).decode() for name, content in files.items()}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": code_name(metadata["name"]),
-            "labels": {JOB: metadata["name"]},
-            "ownerReferences": [owner],
-        },
-        "immutable": True,
-        "binaryData": {name: base64.b64encode(data).decode() for name, data in files.items()},
+        "metadata": {"name": code_name(job)},
+        "binaryData": data,
     }

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regroup.converting.inline_code import CODE_FOLDER
+from regroup.kubernetes.submit_code import CODE, submit
 from regroup.training_client import install_packages
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job
 from regroup.training_client.job_document import (
-    CODE,
-    CODE_FOLDER,
     CODE_FORM,
     INSTALLER,
     Packages,
+    code_object,
     with_code,
 )
 from regroup.training_client.sent_code import SentCode
@@ -56,13 +57,12 @@ class KubernetesBackend:
 
     def submit(self, document: Object, code: SentCode | None) -> Job:
         """Create the job. Raises ClusterError."""
-        from regroup.training_client.submit_code import submit
-
         namespace = self._namespace_of(document)
         if code is None:
             self._api.create_job(namespace, document, dry_run=False)
         else:
-            submit(self._api, namespace, document, _files_of(document, code))
+            name = str(document["metadata"]["name"])
+            submit(self._api, namespace, document, code_object(name, _files_of(document, code)))
         return self._job(namespace, document)
 
     def job(self, name: str) -> Job:

@@ -414,10 +414,8 @@ _NOTE = (
 _CHART_METADATA = """\
 metadata:
   name: {name}
-  {{{{- if .Values.crds.keep }}}}
-  annotations:
-    helm.sh/resource-policy: keep
-  {{{{- end }}}}
+  {{{{- $kept := ternary (dict "helm.sh/resource-policy" "keep") (dict) .Values.crds.keep }}}}
+  {{{{- include "regroup.marks" (dict "in" . "annotations" $kept) | nindent 2 }}}}
 """
 
 

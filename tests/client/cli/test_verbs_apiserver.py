@@ -22,6 +22,8 @@ from click.testing import CliRunner, Result
 from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.converting.inline_code import code_map, mount_code
+from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
@@ -175,6 +177,27 @@ def test_submit_creates_the_job_of_a_file(team: Namespace, tmp_path: Path) -> No
     again = good(run(team, "submit", "-f", str(file)), 1)
     assert "already exists" in again
     assert "Traceback" not in again
+
+
+def test_submit_creates_a_job_with_the_config_map_that_it_mounts(
+    team: Namespace, tmp_path: Path
+) -> None:
+    main = {"name": "trainer", "command": ["python", "/regroup/code/main.py"]}
+    pod: dict[str, Any] = {"containers": [main]}
+    mount_code(pod, main, "gpt")
+    spec = {"replicas": 1, "image": "x", "template": {"spec": pod}}
+    job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "gpt"}, "spec": spec}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump_all([code_map({"name": "gpt"}, "print()"), job]))
+    place = team.core("configmaps/gpt-code")
+    good(run(team, "submit", "-f", str(file), "--dry-run"))
+    assert team.api.request("GET", place).status == 404
+    assert good(run(team, "submit", "-f", str(file))) == "trainingjob.regroup.dev/gpt created\n"
+    code = team.api.request("GET", place).body
+    (owner,) = code["metadata"]["ownerReferences"]
+    assert owner["uid"] == team.read()["metadata"]["uid"]
+    assert code["data"] == {"main.py": "print()\n"}
+    assert team.read()["spec"]["suspend"] is False
 
 
 def test_submit_creates_the_job_of_flags(team: Namespace) -> None:

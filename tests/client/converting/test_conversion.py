@@ -121,6 +121,15 @@ def test_the_rows_of_metadata_are_in_each_table() -> None:
         assert set(object_metadata.ROWS) <= set(rows)
 
 
+def test_the_code_in_the_command_of_a_train_job_is_a_config_map() -> None:
+    trainer = {"command": ["python", "-c"], "args": ["print()", "--lr"]}
+    job = put(put(marked(TRAIN_JOB), "spec.trainer", trainer), "metadata.name", "gpt")
+    conversion = convert_one(job, marked(RUNTIME))
+    assert conversion.config_map is not None
+    assert conversion.config_map["data"] == {"main.py": "print()\n"}
+    assert problems(conversion) == []
+
+
 def test_the_runtime_that_is_known_is_like_that_of_a_file() -> None:
     job = marked(TRAIN_JOB)
     runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", **train_job.DEFAULT_RUNTIME}

@@ -180,7 +180,10 @@ def test_what_a_line_for_a_shell_sets_wins_over_the_container() -> None:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (["python", "-c", "pass"], "names no file that each rank could run"),
+        (["torchrun", "--no-python", "python", "-c", "pass"], "names no file that each rank"),
+        (["python", "-c"], "has no code behind it"),
+        (["python", "-c", "print('$(HOME)')"], "has $(HOME) in it"),
+        (["python", "-c", "print('a\0')"], "no file of Python may have"),
         (["deepspeed", "train.py"], "starts ranks itself"),
         (["bash", "run.sh"], "is a script for a shell, which is not in the file"),
         (["torchrun", "--no-such-flag", "train.py"], "torchrun has no such flag"),
@@ -191,6 +194,29 @@ def test_a_command_that_cannot_be_taken_refuses_the_job(command: list[str], expe
     refusal = convert_one(with_command(*command)).refusal
     assert refusal is not None and expected in refusal.text
     assert refusal.place[-1] == "command"
+
+
+@pytest.mark.parametrize(
+    "command", [["python3", "-c", "CODE", "--lr", "1"], ["python3", "-u", "-ucCODE", "--lr", "1"]]
+)
+def test_code_in_the_command_becomes_the_file_of_a_config_map(command: list[str]) -> None:
+    code = "import sys\nprint(sys.argv, f'$5')"
+    job = with_command(*(word.replace("CODE", code) for word in command))
+    place = f"{SPECS}.Worker.template.spec.volumes"
+    conversion = convert_one(put(put(job, place, [{"name": "code"}]), "metadata.namespace", "team"))
+    converted, config_map = conversion.job, conversion.config_map
+    assert converted is not None and config_map is not None
+    pod = converted["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"] == ["python3", "/regroup/code/main.py", "--lr", "1"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert mount == {"name": "code-2", "mountPath": "/regroup/code", "readOnly": True}
+    assert pod["volumes"][1] == {
+        "name": "code-2",
+        "configMap": {"name": config_map["metadata"]["name"]},
+    }
+    assert config_map["data"] == {"main.py": f"{code}\n"}
+    assert config_map["metadata"]["namespace"] == converted["metadata"]["namespace"] == "team"
+    assert any("create both" in check for check in conversion.checks)
 
 
 def test_the_claim_can_be_named() -> None:

@@ -105,10 +105,8 @@ def test_an_index_with_a_password_stays_in_its_secret() -> None:
         PackageIndex()
 
 
-def test_the_config_map_belongs_to_the_job() -> None:
-    job = {"metadata": {"name": "gpt", "uid": "u-1"}}
-    made = code_object(job, {"main.py": b"\xff\x00"})
-    (owner,) = made["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("TrainingJob", "gpt", "u-1")
-    assert made["immutable"] is True
+def test_the_config_map_has_the_name_that_the_job_mounts() -> None:
+    made = code_object("gpt", {"main.py": b"\xff\x00"})
+    (volume,) = make()["spec"]["template"]["spec"]["volumes"]
+    assert volume["configMap"]["name"] == made["metadata"]["name"]
     assert base64.b64decode(made["binaryData"]["main.py"]) == b"\xff\x00"

@@ -8,19 +8,26 @@ name, goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.training_client.job_document import CODE, code_object
-from regroup_operator.api.resource import Object
+from regroup_operator.api.names import DOMAIN, JOB
+from regroup_operator.api.resource import API_VERSION, KIND, Object
 
+if TYPE_CHECKING:
+    from regroup.kubernetes.cluster_api import ClusterApi
+
+CODE = f"{DOMAIN}/code"
+"""Annotation of a job: the digest of all that was submitted, the code included."""
 _CONFLICT = 409
 
 
-def submit(api: ClusterApi, namespace: str, job: Object, files: Mapping[str, bytes]) -> None:
-    """Create the job, then its code, then resume it unless it was to be suspended.
+def submit(api: ClusterApi, namespace: str, job: Object, code: Object) -> Object:
+    """Create the job, then its ConfigMap `code`, then resume the job unless it was to be suspended.
+    Returns the job. Annotation CODE tells whether a job that is there is the same.
 
     Raises ClusterError; a job whose code was refused is deleted again.
     """
@@ -28,14 +35,42 @@ def submit(api: ClusterApi, namespace: str, job: Object, files: Mapping[str, byt
     made, is_new = _create(api, namespace, {**job, "spec": {**spec, "suspend": True}})
     name = str(made["metadata"]["name"])
     try:
-        _create_code(api, namespace, code_object(made, files))
+        _create_code(api, namespace, _owned(code, made))
     except ClusterError:
         if is_new:
             with suppress(ClusterError):  # else it stays, suspended
                 api.delete_job(namespace, name)
         raise
-    if not spec.get("suspend"):
-        api.patch_job(namespace, name, {"spec": {"suspend": False}}, dry_run=False)
+    if spec.get("suspend"):
+        return made
+    return api.patch_job(namespace, name, {"spec": {"suspend": False}}, dry_run=False)
+
+
+def try_out(api: ClusterApi, namespace: str, job: Object, code: Object) -> Object:
+    """Have the API server check both, and change nothing. Returns the job. Raises ClusterError."""
+    api.create_config_map(namespace, code, dry_run=True)
+    return api.create_job(namespace, job, dry_run=True)
+
+
+def with_digest(job: Object, code: Object) -> Object:
+    """The job with annotation CODE."""
+    text = json.dumps([job, code], sort_keys=True, default=str)
+    metadata = job["metadata"]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    noted = {**(metadata.get("annotations") or {}), CODE: digest}
+    return {**job, "metadata": {**metadata, "annotations": noted}}
+
+
+def _owned(code: Object, job: Object) -> Object:
+    """A ConfigMap that is the job's: it goes with the job, and nobody changes it."""
+    name, metadata = job["metadata"]["name"], code["metadata"]
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": job["metadata"]["uid"]}
+    labels = {**(metadata.get("labels") or {}), JOB: name}
+    return {
+        **code,
+        "metadata": {**metadata, "labels": labels, "ownerReferences": [owner]},
+        "immutable": True,
+    }
 
 
 def _create(api: ClusterApi, namespace: str, job: Object) -> tuple[Object, bool]:

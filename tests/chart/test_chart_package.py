@@ -1,0 +1,111 @@
+"""What comes with the chart: `helm test`, plain manifests, its page, what Artifact Hub shows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from tests.support.chart import CHART, ROOT, by_name, program, render, rendered_text, template
+from tools import chart_pages
+
+MANIFESTS = ROOT / "manifests"
+DEFINITION = ("CustomResourceDefinition", "trainingjobs.regroup.dev")
+
+
+def test_helm_test_starts_a_restricted_pod_that_the_operators_selector_leaves_alone() -> None:
+    objects = render('watch.namespaces=["a", "b"]')
+    pod = objects["Pod", "regroup-test"]
+    operator = objects["Deployment", "regroup"]["spec"]["template"]["spec"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    selector = objects["Deployment", "regroup"]["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= pod["metadata"]["labels"].items()
+    for field in ("securityContext", "serviceAccountName"):
+        assert pod["spec"][field] == operator[field]
+    (container,), (main,) = pod["spec"]["containers"], operator["containers"]
+    for field in ("securityContext", "image"):
+        assert container[field] == main[field]
+    lease = next(e["value"] for e in main["env"] if e["name"] == "REGROUP_OPERATOR_LEASE")
+    assert container["command"] == ["python", "-m", "regroup_operator.installation_check"]
+    assert container["args"] == [lease, "a", "b"]
+
+
+def test_the_plain_manifests_are_what_the_chart_renders() -> None:
+    """`kubectl apply -k manifests`, as kubectl puts them together."""
+    done = program("kubectl", "kustomize", MANIFESTS)
+    assert done.returncode == 0, done.stderr
+    base = by_name(done.stdout)
+    namespace = base.pop(("Namespace", "regroup-system"))
+    labels = namespace["metadata"]["labels"]
+    assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
+    chart = dict(render("dashboards.enabled=false"))
+    del chart["Pod", "regroup-test"]
+    assert base.pop(DEFINITION)["spec"] == chart.pop(DEFINITION)["spec"]
+    assert base == chart
+
+
+def test_the_head_of_the_plain_manifests_says_how_they_are_made() -> None:
+    head, _, body = (MANIFESTS / "operator.yaml").read_text().partition("---\n")
+    command = re.search(r"`helm template (.*?)`", head.replace("\n#", ""))
+    assert command
+    _, chart, *flags = command[1].split()
+    done = template(*flags, chart=ROOT / chart)
+    assert done.stdout == f"---\n{body}"
+
+
+def test_the_page_and_the_annotations_are_as_generated() -> None:
+    page, chart = ((CHART / name).read_text() for name in ("README.md", "Chart.yaml"))
+    assert chart_pages.with_table(page) == page
+    assert chart_pages.with_annotations(chart) == chart
+    assert all(f"| `{value.path}` |" in page for value in chart_pages.values())
+
+
+def test_artifact_hub_finds_images_and_examples_as_they_are() -> None:
+    shown = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    texts = {name.rpartition("/")[2]: yaml.safe_load(text) for name, text in shown.items()}
+    assert all(image["image"] in rendered_text() for image in texts["images"])
+    assert [one["kind"] for one in texts["crds"]] == ["TrainingJob"]
+    assert len(texts["crdsExamples"]) == len(list((MANIFESTS / "samples").glob("*.yaml")))
+    assert {entry["kind"] for entry in texts["changes"]} <= {
+        "added", "changed", "deprecated", "removed", "fixed", "security",
+    }  # fmt: skip
+
+
+def test_changes_are_the_first_sentences_of_a_versions_entries() -> None:
+    changelog = """
+## [Unreleased]
+
+- not yet
+
+## [2.0]
+
+### Changed
+
+- [`a`](b.md) -> `c`. More
+  of it:
+  - inner
+
+Words.
+
+### Fixed
+
+- It
+  ended.
+
+## [1.0]
+
+- long ago
+"""
+    assert chart_pages.changes(changelog, "2.0") == [
+        {"kind": "changed", "description": "`a` -> `c`."},
+        {"kind": "fixed", "description": "It ended."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("v1.29.9", False), ("v1.30.0", True), ("v1.37.1-gke.1", True)]
+)
+def test_the_chart_asks_for_kubernetes_1_30(version: str, fits: bool) -> None:
+    flags = ("--kube-version", version, "--show-only", "templates/disruptionbudget.yaml")
+    assert (template(*flags).returncode == 0) == fits
