@@ -24,6 +24,7 @@ extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = [
     "docs/**",
+    "charts/regroup/README.md",
     "examples/*.md",
     "examples/*/*.md",
     "CHANGELOG.md",
