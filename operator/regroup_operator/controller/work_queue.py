@@ -131,6 +131,8 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._resting: dict[Key, float] = {}
         """Until when, by the loop's clock; in the order in which the rests began."""
+        self._after_rest: dict[Key, Urgency] = {}
+        """How urgently keys that rest were added meanwhile."""
 
     def __len__(self) -> int:
         return len(self._added)
@@ -146,9 +148,11 @@ class WorkQueue(Generic[Key]):
         elif patient and key in self._failures:
             return
         elif urgency is not Urgency.LOST and (left := self._rest_left(key)) > 0:
+            self._after_rest[key] = min(urgency, self._after_rest.get(key, urgency))
             self.add_after(key, left)
         else:
             self._cancel_timer(key)
+            self._after_rest.pop(key, None)
             self._queue(key, urgency)
 
     def _rest_left(self, key: Key) -> float:
@@ -237,7 +241,7 @@ class WorkQueue(Generic[Key]):
     def _expire(self, key: Key) -> None:
         self._timers.pop(key, None)
         self._resting.pop(key, None)
-        self.add(key, Urgency.ROUTINE)
+        self.add(key, self._after_rest.pop(key, Urgency.ROUTINE))
 
     def _cancel_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)

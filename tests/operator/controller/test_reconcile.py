@@ -27,6 +27,7 @@ from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
+from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.job_memory import (
@@ -309,7 +310,6 @@ async def test_a_round_of_a_job_that_trains_on_reads_neither_its_claim_nor_its_s
     status = TrainingJobStatus(phase="Running", observed_generation=4)
     monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=120.0))
     reads = 0
-    read_job = reconcile.read_job
 
     def counted(*arguments: Any) -> AnyJob:
         nonlocal reads

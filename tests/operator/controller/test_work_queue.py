@@ -8,6 +8,7 @@ import pytest
 
 from regroup_operator.controller import work_queue
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
+from tests.support.waiting import until
 
 
 def make_queue(most: int = 100) -> WorkQueue[str]:
@@ -68,6 +69,19 @@ async def test_events_of_a_key_that_rests_become_one_turn_at_the_end_of_its_rest
     assert loop.time() - began >= REST
     queue.done("a")
     assert (len(queue), queue._timers, queue._resting) == (0, {}, {})
+
+
+async def test_a_key_to_which_something_happened_while_it_rested_goes_before_new_ones() -> None:
+    queue = make_queue()
+    queue.add("a begun")
+    await queue.take()
+    queue.done("a begun", rest=0.01)
+    queue.add("a begun")
+    for number in range(5):
+        queue.add(f"a new {number}", Urgency.NEW)
+    await until("the end of the rest", lambda: len(queue) == 6)
+    assert (await queue.take())[0] == "a begun"
+    assert queue._after_rest == {}
 
 
 @pytest.mark.parametrize("during", ["its turn", "its rest"])

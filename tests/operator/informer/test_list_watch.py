@@ -8,6 +8,7 @@ import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
+import kopf
 import pytest
 
 from regroup_operator.api.resource import Object
@@ -16,6 +17,7 @@ from regroup_operator.informer import list_watch
 from regroup_operator.informer.api_connection import (
     REQUESTS_AT_ONCE,
     WHOLE_LINE_BYTES,
+    ApiConnection,
     split_lines,
 )
 from regroup_operator.informer.collection import Collection, pages
@@ -181,6 +183,22 @@ async def test_a_line_that_is_cut_or_cannot_be_read_loses_no_change(watched: Wat
         await watched.expect(("one", True))
         assert server.lists == lists + 1
         await watched.watches(2 + lists)
+
+
+async def test_credentials_that_cannot_be_read_fail_a_request_and_nothing_else(
+    server: FakeApiServer,
+) -> None:
+    found = [kopf.ConnectionInfo(server=server.url)]
+
+    def login() -> kopf.ConnectionInfo:
+        if not found:
+            raise kopf.LoginError("no token at the moment")
+        return found.pop()
+
+    server.refusals = [401]
+    async with ApiConnection(login) as connection:
+        with pytest.raises(ClusterError, match="cannot read new credentials: no token"):
+            await anext(Collection(connection, "/things").watch("1", 60))
 
 
 async def test_an_outage_is_waited_for_ever_longer_and_then_the_watch_goes_on(
