@@ -6,6 +6,7 @@ the operator's one thread before anybody sees a body: a flood of them would take
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 
@@ -70,4 +71,8 @@ class MeteredConnector(aiohttp.TCPConnector):
 
     def __init__(self) -> None:
         super().__init__(limit=0)
-        self._factory = functools.partial(MeteredAnswers, loop=self._loop)
+        self._factory = functools.partial(_metered, loop=self._loop)
+
+
+def _metered(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return MeteredAnswers(loop=loop)

@@ -147,10 +147,12 @@ def _time(text: str | None) -> str:
     """A time in a pod's status; empty for one that nothing can be computed with. Kubernetes takes
     any year, and some tenants may write the status of their pods.
     """
+    text = text or ""
     try:
-        return text if text and parse_time(text) else ""
+        parse_time(text)
     except ValueError:
         return ""
+    return text
 
 
 def _excluded_nodes(text: str) -> tuple[str, ...]:

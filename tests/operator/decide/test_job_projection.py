@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from regroup_operator.decide.job_projection import THROTTLED, differs, project
 from regroup_operator.decide.plan import PlanContext
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.coordinator_answer import read_answer
-from regroup_operator.observe.observed import CoordinatorView, Observed
+from regroup_operator.observe.observed import CoordinatorView, Observed, Pod
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import JobEvent, MemberStatus, Recovery
 from regroup_trainer.protocol.ledger import Ledger
@@ -290,10 +291,12 @@ def test_the_longest_texts_of_pods_fit_into_the_status(phase: str) -> None:
     """A tenant's program writes the end of its pod; some tenants may write a pod's whole status."""
     simulation, long = Simulation(), "X" * 60_000
     simulation.run_rounds(4)
-    texts = ("reason", "message", "unschedulable", "waiting_reason", "waiting_message", "ip")
-    texts = (*texts, "exit_reason", "exit_message", "image", "image_id", "nnodes")
+    texts = [field.name for field in fields(Pod) if field.type == "str"]
+    texts = [name for name in texts if name not in ("name", "uid", "role", "ended", "placed")]
     for waiting in (long, "ErrImagePull", "CreateContainerConfigError", "CrashLoopBackOff"):
-        changes = {**dict.fromkeys(texts, long), "node": "n" * 253, "waiting_reason": waiting}
+        changes: dict[str, Any] = dict.fromkeys(texts, long)
+        changes |= {"node": "n" * 253, "waiting_reason": waiting}
         for pod in list(simulation.pods.values()):
-            simulation.pods[pod.name] = replace(pod, phase=phase, exit_code=None, **changes)
+            changes |= {"phase": phase, "exit_code": None}
+            simulation.pods[pod.name] = replace(pod, **changes)
         plan_status(simulation, simulation.observed())

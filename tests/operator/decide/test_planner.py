@@ -353,7 +353,7 @@ def test_a_pod_that_only_a_finalizer_keeps_is_not_forced_over_and_over(job: Simu
 
 def test_failures_on_nodes_that_were_invented_are_not_remembered(job: Simulation) -> None:
     for pod in job.workers()[:2]:
-        job.fail(pod, exit_code=None)
+        job.pods[pod.name] = replace(pod, phase="Failed", exit_code=None)
     known, ghost = (pod.node for pod in job.pods.values() if pod.phase == "Failed")
     observed = replace(job.observed(), unknown_nodes=frozenset({ghost}))
     assert set(plan(job.job(), observed, job.now).status.node_failures) == {known}
