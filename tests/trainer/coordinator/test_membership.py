@@ -167,11 +167,23 @@ def test_no_rank_hangs_while_the_coordinator_is_paused() -> None:
 
 def test_a_successor_that_is_paused_still_waits_for_the_members_of_its_predecessor() -> None:
     job, agents = start()
+    for agent in agents[1:]:
+        agent.connects = agent.heartbeats_arrive = False
     job.start_coordinator(2)
-    job.connect(agents[0])
+    job.wait(0.2)
     job.pause_coordinator(5.0)
+    for agent in agents[1:]:
+        agent.connects = agent.heartbeats_arrive = True
     job.wait(1.0)
-    assert job.record.number.term == 1, "it has been adopted"
+    assert_adopted(job, 3)
+
+
+def assert_adopted(job: Job, workers: int) -> None:
+    """The generation of the predecessor goes on, with all its workers."""
+    assert job.record.number.term == 1
+    assert len(job.record.members) == workers
+    assert job.core.state.current is not None
+    assert job.core.state.current.alive
 
 
 def returning(pause: float) -> Job:
@@ -190,11 +202,7 @@ def returning(pause: float) -> Job:
 
 
 def test_a_successor_that_is_slow_to_read_all_hellos_loses_nobody() -> None:
-    job = returning(pause=1.0)
-    assert job.record.number.term == 1
-    assert len(job.record.members) == 8
-    assert job.core.state.current is not None
-    assert job.core.state.current.alive
+    assert_adopted(returning(pause=1.0), 8)
 
 
 def test_members_that_do_not_come_back_are_not_waited_for_without_end() -> None:
