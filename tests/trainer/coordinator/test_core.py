@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 import pytest
@@ -427,6 +428,15 @@ def test_a_rank_that_is_asked_to_end_from_outside_is_preempted(
     assert job.core.state.account.ledger().restarts == {"preemption": 1}
     assert "from outside" in job.core.state.recoveries.records()[-1].message
     assert job.record.number.n == 2
+
+
+def test_the_steps_that_a_preempted_rank_takes_along_are_named() -> None:
+    job, agents = start_job(strategy="fsdp", steps=1000)
+    job.save_every = 1000
+    job.wait(1.0)
+    job.rank_ends(agents[1], "signal", 143)
+    job.wait(2.0)
+    assert re.search(r"[1-9]\d* steps lost", last_event(job, "Recovered"))
 
 
 def test_a_rank_that_is_asked_to_end_at_each_start_ends_the_job_at_last() -> None:
