@@ -18,7 +18,8 @@ from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = re.compile(
-    r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]+)|url\(["']?((?:https?:)?//[^)]+)"""
+    r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]+)"""
+    r"""|url\(["']?((?:https?:)?//[^)]+)"""
 )
 """What a browser fetches by itself: not the links that a reader may follow."""
 
