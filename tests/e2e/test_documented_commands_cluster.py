@@ -30,6 +30,8 @@ ELSEWHERE = {
     "kubectl -n NAMESPACE top pod": "needs metrics-server",
     "kubectl create configmap": "test_scripts.py",
     "kubectl apply -f": "test_samples.py",
+    "kubectl apply -k": "chart/test_chart_package.py",
+    "kubectl delete crd": "would delete the jobs of all tests",
     "kubectl get pytorchjob": "needs another operator",
     "kubectl get clustertrainingruntime": "needs another operator",
     "kubectl trainingjob doctor": "client/cli/test_verbs_apiserver.py",
