@@ -279,6 +279,28 @@ def test_a_programs_own_lost_connection_is_its_error_and_shown(tmp_path: Path) -
     assert run.status.ledger.restarts == {"application": 1}
 
 
+IS_ASKED_TO_END = """
+import os, pathlib, signal, sys
+starts = pathlib.Path(sys.argv[1], "starts")
+starts.write_text(starts.read_text() + "." if starts.exists() else ".")
+asked = {".": signal.SIGTERM, "..": signal.SIGINT}.get(starts.read_text())
+if asked:
+    os.kill(os.getpid(), asked)
+    signal.pause()
+"""
+
+
+def test_a_script_that_gets_a_signal_from_outside_is_preempted(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(IS_ASKED_TO_END)
+    script = (str(program), str(tmp_path))
+    run = make_run(tmp_path / "job", 1, script=script, replicas=1, min_replicas=1, max_restarts=0)
+    outcome = play(run)
+    assert outcome.result == "completed", outcome.message
+    assert run.status is not None
+    assert run.status.ledger.restarts == {"preemption": 2}
+
+
 TAKES_THE_PORT = """
 import os, pathlib, socket, sys
 import torch.distributed as dist
