@@ -9,10 +9,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from regroup.cli import command_line
 from regroup.cli.command_line import main
 from regroup.cli.job_code import job_in_folder, write_code
+from regroup.local.local_run import LocalRun
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import user_script
+from regroup_trainer.protocol.job_status import Outcome
 
 CODE = "import os, sys\nprint('code of rank', os.environ['RANK'], sys.argv[1:])"
 PYTORCH_JOB = {
@@ -146,6 +149,24 @@ def test_a_local_run_mounts_all_files_or_none(file: Path, tmp_path: Path, field:
     assert "leave out items and subPath" in done.output
 
 
+def test_run_writes_the_code_before_it_starts_a_process(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+
+    def play(local: LocalRun, _plain: bool) -> Outcome:
+        started.append(Path(local.desired.script[0]))
+        return Outcome(result="completed", message="it ended well")
+
+    monkeypatch.setattr(command_line, "_play", play)
+    done = regroup("run", file, "--directory", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    (script,) = started
+    assert script.is_relative_to(tmp_path / "run/code")
+    assert script.read_text() == f"{CODE}\n"
+
+
+@pytest.mark.long
 @pytest.mark.ranks
 def test_the_code_of_a_converted_job_runs_here(file: Path, tmp_path: Path) -> None:
     done = regroup("run", file, "--directory", tmp_path / "run", "--plain")
