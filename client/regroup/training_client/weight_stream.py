@@ -64,6 +64,11 @@ class Weight:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+def no_checkpoint(job: str) -> TrainingClientError:
+    """The error for a job that has not saved."""
+    return TrainingClientError(f"load_state_dict: job {job} has no checkpoint yet: wait for one")
+
+
 def read_weights(stream: WeightStream, most_bytes: int) -> Iterator[tuple[Weight, bytearray]]:
     """Yield each tensor with its content. Raises TrainingClientError, after the last one also for
     a checksum that differs: what was read before is not to be used then.
