@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
@@ -64,10 +63,10 @@ class AsyncJob:
                 left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, end - time.monotonic())
                 try:
                     return await asyncio.to_thread(
-                        self.job.wait_showing,
+                        self.job._wait_showing,
                         max(0.0, left),
                         phase,
-                        partial(loop.call_soon_threadsafe, show),
+                        lambda status: loop.call_soon_threadsafe(show, status),
                     )
                 except TimeoutError as error:
                     if timeout is not None and left < WAIT_SECONDS:

@@ -98,9 +98,9 @@ class Job(ABC):
         Raises JobFailedError when the job fails, TimeoutError after `timeout` seconds.
         """
         with progress_shown(progress) as show:
-            return self.wait_showing(timeout, phase, show)
+            return self._wait_showing(timeout, phase, show)
 
-    def wait_showing(
+    def _wait_showing(
         self, timeout: float | None, phase: Phase, show: Callable[[TrainingJobStatus], object]
     ) -> TrainingJobStatus:
         """As `wait`, with a function that shows each status."""

@@ -79,9 +79,10 @@ class NotebookCell:
         self._shown, self._shown_at = view, time.monotonic()
         content = {"text/plain": view.line(), "text/html": page_of(view)}
         if self._handle is None:
-            from IPython.display import display
+            import IPython.display
 
-            self._handle = display(content, raw=True, display_id=True)
+            shown: Any = IPython.display  # it has no types
+            self._handle = shown.display(content, raw=True, display_id=True)
         else:
             self._handle.update(content, raw=True)
 

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup import (
+    AsyncJob,
     AsyncTrainingClient,
     ClusterError,
     Job,
@@ -338,6 +339,11 @@ def test_weights_come_from_a_pod_of_the_moment(team: Namespace, saved: Job) -> N
     assert reader["metadata"]["ownerReferences"][0]["uid"] == team.read()["metadata"]["uid"]
     assert "regroup.dev/job" not in reader["metadata"]["labels"]
     assert readers(team) == []
+
+
+async def test_weights_come_without_blocking_an_event_loop(saved: Job) -> None:
+    weights = await AsyncJob(saved).load_state_dict(120)
+    assert torch.equal(weights["a.weight"], WEIGHTS["a.weight"])
 
 
 def test_weights_that_are_refused_leave_no_pod(team: Namespace, saved: Job) -> None:

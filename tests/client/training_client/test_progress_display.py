@@ -63,8 +63,9 @@ def outputs_of(notebook: Any, cell: int, kind: str) -> list[Any]:
 @pytest.mark.timeout(560)
 @pytest.mark.usefixtures("warm_workers")
 def test_a_notebook_trains_a_function_and_shows_how_it_goes(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(textwrap.dedent(text)) for text in CELLS]
+    make: Any = nbformat.v4  # it has no types
+    notebook = make.new_notebook()
+    notebook.cells = [make.new_code_cell(textwrap.dedent(text)) for text in CELLS]
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=SECONDS, resources=resources).execute()
     for cell in (1, 3):

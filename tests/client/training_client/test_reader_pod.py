@@ -83,7 +83,10 @@ def test_it_runs_where_and_as_whom_the_workers_run_but_never_as_root() -> None:
         securityContext={"runAsUser": 7, "fsGroup": 8, "runAsNonRoot": False},
         main={"securityContext": {"runAsUser": 0, "privileged": True}},
     )
-    pods = ({"spec": {}}, {"spec": {"imagePullSecrets": [{"name": "registry"}]}})
+    pods: tuple[dict[str, Any], ...] = (
+        {"spec": {}},
+        {"spec": {"imagePullSecrets": [{"name": "registry"}]}},
+    )
     spec = make_reader(pods=pods, **given).body["spec"]
     assert (spec["nodeSelector"], spec["tolerations"]) == ({"pool": "a"}, tolerations)
     assert spec["imagePullSecrets"] == [{"name": "registry"}]

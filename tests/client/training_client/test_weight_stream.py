@@ -36,7 +36,8 @@ def stream_of(
 
 @pytest.mark.parametrize("chunk", [1, 5, 10_000])
 def test_each_tensor_comes_with_its_content(chunk: int) -> None:
-    read = list(read_weights(stream_of(content_of(HEADER), chunk=chunk), 8))
+    stream = stream_of(content_of(HEADER), chunk=chunk)
+    read = [(weight, bytes(content)) for weight, content in read_weights(stream, 8)]
     assert read == [(Weight("a", "F32", (2, 1)), DATA), (Weight("b", "BF16", (0, 3)), b"")]
 
 

@@ -99,7 +99,7 @@ def write_stream(
         tensors = {name: _empty(described[name]) for name in names}
         read(dict(tensors), checkpoint)
         for tensor in tensors.values():
-            content = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+            content = tensor.reshape(-1).view(torch.uint8).numpy().data
             checksum.update(content)
             out.write(content)
     out.flush()
