@@ -27,6 +27,8 @@ _MOST_WEIGHTS = 2**17
 _MOST_DIMENSIONS = 32
 _CHECKSUM = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
 _KILLED = 137
+_MOST_SHOWN = 500
+"""Characters of what a program says."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class _Content:
                 "tensor may be too large for it; use `regroup checkpoint export` instead"
             )
         if ending.exit_code:
-            said = " ".join(ending.stderr.rpartition("Error: ")[2].split())
+            words = " ".join(ending.stderr.rpartition("Error: ")[2].split())
+            said = printable(words[:_MOST_SHOWN])
             raise TrainingClientError(
                 f"load_state_dict: {said or f'exit code {ending.exit_code}'} "
                 f"(in {self._stream.where})"
@@ -164,7 +167,9 @@ def _parse(content: _Content, header: bytes) -> list[Weight]:
                 raise ValueError(f"{shorten(name)} does not follow the tensor before it")
             weights.append(weight)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise content.unreadable(f"its header is none ({printable(str(error))[:200]})") from None
+        raise content.unreadable(
+            f"its header is none ({printable(str(error)[:_MOST_SHOWN])})"
+        ) from None
     return weights
 
 

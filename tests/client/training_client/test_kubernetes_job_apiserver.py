@@ -335,6 +335,8 @@ def test_weights_come_from_a_pod_of_the_moment(team: Namespace, saved: Job) -> N
     assert weights.keys() == WEIGHTS.keys()
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
     assert weights["b"].dtype == torch.bfloat16
+    plain = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "x", "image": "x"}]}}
+    assert "restricted" in team.api.request("POST", team.core("pods"), plain).message
     (reader,) = READERS
     assert reader["metadata"]["ownerReferences"][0]["uid"] == team.read()["metadata"]["uid"]
     assert "regroup.dev/job" not in reader["metadata"]["labels"]

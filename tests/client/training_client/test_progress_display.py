@@ -62,7 +62,11 @@ def outputs_of(notebook: Any, cell: int, kind: str) -> list[Any]:
 @pytest.mark.long
 @pytest.mark.timeout(560)
 @pytest.mark.usefixtures("warm_workers")
-def test_a_notebook_trains_a_function_and_shows_how_it_goes(tmp_path: Path) -> None:
+def test_a_notebook_trains_a_function_and_shows_how_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(folder, str(tmp_path / folder))
     make: Any = nbformat.v4  # it has no types
     notebook = make.new_notebook()
     notebook.cells = [make.new_code_cell(textwrap.dedent(text)) for text in CELLS]

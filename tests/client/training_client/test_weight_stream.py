@@ -87,6 +87,7 @@ def test_more_than_the_caller_allows_is_refused_before_it_is_read() -> None:
             stream_of(b"", exit_code=1, stderr="a warning\nError: --step 9: not in\n /v\n"),
             r"load_state_dict: --step 9: not in /v \(in pod x\)",
         ),
+        (stream_of(b"", exit_code=1, stderr="\x1b[2J" + "x" * 9999), r"dict: \\x1b\[2Jx{496} \("),
         (stream_of(content_of(HEADER, b""), exit_code=3, stderr=""), "exit code 3"),
         (stream_of(content_of(HEADER), exit_code=3, stderr="Error: gone"), "gone"),
         (stream_of(content_of(HEADER), exit_code=137, stderr=""), "for a lack of memory"),
