@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from regroup.training_client.weight_stream import Weight, WeightStream, read_weights
 
-StateDict = dict[str, torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+    StateDict = dict[str, torch.Tensor]
+
 _DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
+"""Name of a type in safetensors -> in torch."""
 
 
 def state_dict(stream: WeightStream, most_bytes: int) -> StateDict:
@@ -32,7 +37,9 @@ def state_dict(stream: WeightStream, most_bytes: int) -> StateDict:
 
 
 def _tensor(weight: Weight, content: bytearray) -> torch.Tensor:
-    dtype = _DTYPES[weight.dtype]
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _DTYPES[weight.dtype])
     if not content:
         return torch.empty(weight.shape, dtype=dtype)
     return torch.frombuffer(content, dtype=dtype).reshape(weight.shape)

@@ -77,6 +77,17 @@ class _Ahead(Generic[T]):
         return self.seen.size if self.seen else 0
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """The newest list of all objects beside the watch. An answer that comes after it and is older
+    may show an object that it lacked.
+    """
+
+    version: int = NEVER
+    number: int = 0
+    """How many answers there were with it."""
+
+
 class _Entry(Protocol):
     @property
     def subject(self) -> Key: ...
@@ -146,6 +157,7 @@ class ObjectCache(Generic[T]):
         self._watched: _Layer[Seen[T]] = _Layer(self._held)
         self._ahead: _Layer[_Ahead[T]] = _Layer(self._held)
         self._answers = 0
+        self._whole = _Whole()
         self.version = NEVER
         """What the watch has shown; NEVER: there was no list yet."""
 
@@ -212,6 +224,8 @@ class ObjectCache(Generic[T]):
         changes = [change for seen in listed.values() for change in self._put(seen)]
         self.version = version
         self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
+        if self._whole.number <= began:
+            self._whole = _Whole()
         return changes + removed
 
     def apply(self, seen: Seen[T], *, deleted: bool = False) -> list[Change[T]]:
@@ -223,6 +237,7 @@ class ObjectCache(Generic[T]):
             return []
         seen = self._with_value(seen)
         self.version = seen.version
+        self._note_gone(seen)
         return self._remove(seen.key) if deleted else self._put(seen)
 
     def bookmark(self, version: int) -> None:
@@ -261,13 +276,25 @@ class ObjectCache(Generic[T]):
                 seen and known and _is_same(known, seen)
             ):
                 self._note(key, holder.subject, seen, version)
+        if version > self._whole.version:
+            self._whole = _Whole(version, self._answers)
 
     def _note(self, key: Key, subject: Key, seen: Seen[T] | None, version: int) -> None:
         known = self._ahead.entries.get(key)
-        if version > max(self.version, known.version if known else NEVER):
+        shown = known.version if known else NEVER
+        if version > max(self.version, self._whole.version, shown):
             self._ahead.pop(key)
             kept = self._bounded(seen) if seen else None
             self._ahead.put(key, _Ahead(kept, version, subject, self._answers))
+
+    def _note_gone(self, seen: Seen[T]) -> None:
+        """The watch shows a state that is older than the list of all. What that list had is known
+        already: it lacked the object.
+        """
+        known, whole = self._ahead.entries.get(seen.key), self._whole
+        is_listed = known is not None and (known.seen is not None or known.version > whole.version)
+        if seen.version <= whole.version and not is_listed:
+            self._ahead.put(seen.key, _Ahead(None, whole.version, seen.subject, whole.number))
 
     # --- layers -----------------------------------------------------------------------------------
 

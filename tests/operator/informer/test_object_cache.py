@@ -205,6 +205,19 @@ def test_an_object_that_becomes_unreadable_is_known_without_its_value() -> None:
     assert seen.value is None
 
 
+def test_a_late_answer_shows_no_object_that_a_list_of_all_lacked() -> None:
+    cache: ObjectCache[str] = ObjectCache(10**6, 10**6)
+    cache.replace({}, 1, cache.begin_list())
+    cache.note_all({}, 3)
+    cache.note(make_seen(version=2))
+    assert cache.get(KEYS[0]) is None
+    cache.note(make_seen(version=4))
+    assert cache.get(KEYS[0]) is not None
+    cache.replace({}, 1, cache.begin_list())  # the API server was restored from a backup
+    cache.note(make_seen(version=2))
+    assert cache.get(KEYS[0]) is not None
+
+
 # --- beside a model of an API server --------------------------------------------------------------
 
 
