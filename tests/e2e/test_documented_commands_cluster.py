@@ -65,9 +65,8 @@ def _order(text: str) -> int:
     return next((n for n, mark in enumerate(ORDER, 1) if mark in text), 0)
 
 
-def as_typed(text: str, job: Job, node: str) -> str:
-    """A command with the names of this job."""
-    pod = job.workers()[-1]["metadata"]["name"]
+def as_typed(text: str, job: Job, pod: str, node: str) -> str:
+    """A command with the names of this job, of its pod and of a node."""
     names = {
         "NAMESPACE": job.namespace, "NAME": job.name, "NODE": node, "POD": pod, "gpt-w1-1": pod,
         "KIND OBJECT": f"service {job.name}-coordinator",
@@ -115,9 +114,10 @@ def test_commands_for_a_cluster_do_what_pages_say(
     job.wait_for_ranks(3, seconds=120)
     environment = shell(installation, job, tmp_path)
     node = installation.kubectl.read("nodes")["items"][0]["metadata"]["name"]
+    pod = job.workers()[-1]["metadata"]["name"]
     failed = []
     for text in typed():
         if _order(text):
             wait_until("it to rest", lambda: job.status()["phase"] in RESTS, seconds=120)
-        failed.append(type_in(as_typed(text, job, node), environment, tmp_path))
+        failed.append(type_in(as_typed(text, job, pod, node), environment, tmp_path))
     assert not [failure for failure in failed if failure]
