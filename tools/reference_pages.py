@@ -192,18 +192,18 @@ def _help(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _item(text: str) -> list[str]:
+    return _wrapped(text, "- ", "  ")
+
+
+def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
     return textwrap.wrap(
         text,
         WIDTH,
-        initial_indent="- ",
-        subsequent_indent="  ",
+        initial_indent=first,
+        subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 @click.command()

@@ -51,7 +51,7 @@ class DataSet:
 
     fingerprint: DataSetFingerprint
     _is_named: bool = False
-    """Whether its user was told that its samples vary."""
+    """Whether the user has been warned that its samples vary."""
 
     def agree(self, group: GenerationGroup, worker: str) -> None:
         """Learn what the other ranks have read. All ranks call it.
