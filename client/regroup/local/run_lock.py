@@ -54,3 +54,16 @@ def _lock(descriptor: int, folder: Path) -> None:
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except OSError as error:
         raise FolderError(explain(error, folder)) from None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a run has the folder at this moment.
+
+    The kernel's list of locks says it: to try the lock could turn away a run that starts.
+    """
+    try:
+        inode = (folder / LOCK_NAME).stat().st_ino
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    return any("FLOCK" in line and line.split()[5].endswith(f":{inode}") for line in locks)

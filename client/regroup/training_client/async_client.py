@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
-from regroup.training_client.checkpoint_list import SavedCheckpoint
+from regroup.local.checkpoint_list import SavedCheckpoint
 from regroup.training_client.job import Job
 from regroup.training_client.training_client import RUNS_FOLDER, TrainingClient
 from regroup.training_client.training_job import TrainingJob, TrainOptions

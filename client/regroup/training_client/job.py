@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 
+from regroup.local.checkpoint_list import SavedCheckpoint, read_list
 from regroup.local.display import Display
-from regroup.training_client.checkpoint_list import SavedCheckpoint
 from regroup.training_client.client_errors import JobFailedError, TrainingClientError
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_trainer.protocol.job_status import Series, SeriesPoint
@@ -107,6 +107,16 @@ def points_of(text: str | bytes) -> list[SeriesPoint]:
     except ValueError:
         raise TrainingClientError(
             "metrics: what the coordinator answers cannot be read: use a client of its release"
+        ) from None
+
+
+def checkpoints_of(text: str) -> list[SavedCheckpoint]:
+    """What the command that lists checkpoints prints. Raises TrainingClientError."""
+    try:
+        return read_list(text)
+    except ValueError:
+        raise TrainingClientError(
+            "checkpoints: what the job lists cannot be read: use a client of its release"
         ) from None
 
 

@@ -13,16 +13,15 @@ from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_logs import Follower, choose, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
-from regroup.training_client.checkpoint_list import (
+from regroup.local.checkpoint_list import (
     MODULE,
     SavedCheckpoint,
     directory_of,
     list_command,
     only_newest,
-    read_list,
 )
 from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.job import Job, points_of, require_workers
+from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
@@ -95,7 +94,7 @@ class KubernetesJob(Job):
         if done.exit_code:
             said = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
             raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {said}")
-        return read_list(done.stdout)
+        return checkpoints_of(done.stdout)
 
     def delete(self) -> None:
         """Its pods, and the ConfigMap with its code, go with it."""

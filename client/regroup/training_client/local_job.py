@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regroup.local.local_desired import local_desired, ranks_per_worker
-from regroup.local.local_run import LocalRun, LocalRunError
-from regroup.local.log_lines import LogLines
-from regroup.local.run_folder import explain
-from regroup.local.run_lock import FolderError
-from regroup.training_client.checkpoint_list import (
+from regroup.local.checkpoint_list import (
     CHECKPOINTS,
     MODULE,
     SavedCheckpoint,
     list_command,
-    read_list,
 )
+from regroup.local.local_desired import local_desired, ranks_per_worker
+from regroup.local.local_run import LocalRun, LocalRunError
+from regroup.local.local_status import job_status
+from regroup.local.log_lines import LogLines
+from regroup.local.run_folder import explain
+from regroup.local.run_lock import FolderError
 from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.job import Job, points_of, require_workers
-from regroup.training_client.local_status import job_status
+from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.user_script import user_script
@@ -134,7 +133,7 @@ class LocalJob(Job):
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise TrainingClientError(f"checkpoints: {' '.join(done.stderr.split())}")
-        return read_list(done.stdout)
+        return checkpoints_of(done.stdout)
 
     def delete(self) -> None:
         """Kill its processes, and remove its folder with the checkpoints."""

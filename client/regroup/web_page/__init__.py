@@ -1,0 +1,1 @@
+"""The local web page of jobs: `regroup ui` and `kubectl trainingjob ui`."""
