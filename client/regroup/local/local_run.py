@@ -111,7 +111,7 @@ class LocalRun:
             ) as self._client:
                 try:
                     outcome = await self._play(self._place)
-                    self._write_record(outcome)
+                    self._record.finish(self._run_record(outcome))
                     return outcome
                 finally:
                     self._kill_all()
@@ -194,14 +194,15 @@ class LocalRun:
             return
         for recovery in self.status.recoveries:
             self.recoveries[self.status.term, recovery.sequence] = recovery
-        self._write_record(None)
+        assert self._record is not None
+        self._record.write(self._run_record(None), asyncio.get_running_loop().time())
         self.on_status(self.status)
 
-    def _write_record(self, outcome: Outcome | None) -> None:
+    def _run_record(self, outcome: Outcome | None) -> RunRecord:
         """For whoever looks at the folder meanwhile."""
-        assert self._record is not None and self._place is not None and self.status is not None
+        assert self._place is not None and self.status is not None
         newest = tuple(recovery for _, recovery in sorted(self.recoveries.items()))[-10:]
-        record = RunRecord(
+        return RunRecord(
             job=self.desired.job,
             workers=self.desired.replicas,
             start=self._start_wall,
@@ -210,7 +211,6 @@ class LocalRun:
             report=self.status.model_copy(update={"recoveries": newest}),
             outcome=outcome,
         )
-        self._record.write(record, asyncio.get_running_loop().time())
 
     def _report_lines(self) -> None:
         for agent in self.agents.values():

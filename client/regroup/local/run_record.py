@@ -5,6 +5,8 @@ it has ended. The coordinator's own report is gone with its process.
 from __future__ import annotations
 
 import contextlib
+import math
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ MOST_BYTES = 1 << 20
 """Of a record that is read: that of a thousand workers has a fifth of it."""
 WRITE_SECONDS = 1.0
 """Pause between two records while only the numbers change."""
+FINISH_SECONDS = 2.0
+"""Of waiting for a folder at the end."""
 
 
 class RunRecord(BaseModel):
@@ -59,11 +63,14 @@ def read_regular(path: Path, most: int) -> bytes:
 
 @dataclass
 class RecordWriter:
-    """Writes the record of one run. A folder that refuses costs the run nothing."""
+    """Writes the record of one run, in threads: a folder that refuses costs the run nothing, and
+    one that does not answer does not hold it up.
+    """
 
     folder: Path
     _essence: tuple[object, ...] | None = None
     _written_at: float = 0.0
+    _work: threading.Thread | None = None
 
     def begin(self) -> None:
         """Remove what the run before has left."""
@@ -72,10 +79,28 @@ class RecordWriter:
 
     def write(self, record: RunRecord, now: float) -> None:
         """Replace the file: at once after a change, else each second. `now` is monotonic time."""
-        essence = (*(record.report.essence() if record.report else ()), record.outcome)
+        essence = record.report.essence() if record.report else ()
         if essence == self._essence and now - self._written_at < WRITE_SECONDS:
             return
+        if self._work is not None and self._work.is_alive():
+            return
         self._essence, self._written_at = essence, now
+        # A daemon: it must not keep the process when the folder never answers.
+        self._work = threading.Thread(target=self._replace, args=(record,), daemon=True)
+        self._work.start()
+
+    def finish(self, record: RunRecord) -> None:
+        """Write the last one, unless the folder takes seconds."""
+        self.join()
+        self.write(record, math.inf)
+        self.join()
+
+    def join(self) -> None:
+        """Wait for what is being written, but not for long."""
+        if self._work is not None:
+            self._work.join(FINISH_SECONDS)
+
+    def _replace(self, record: RunRecord) -> None:
         temporary = self.folder / f"{RECORD_NAME}.new"
         with contextlib.suppress(OSError):
             temporary.write_text(record.model_dump_json())

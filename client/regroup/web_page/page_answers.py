@@ -81,7 +81,7 @@ class PageAnswers:
             return value  # type: ignore[no-any-return]
         if key not in self._reading:
             self._reading[key] = asyncio.ensure_future(self._read(key, read))
-        return await asyncio.shield(self._reading[key])  # type: ignore[no-any-return]
+        return await asyncio.shield(self._reading[key])
 
     async def _read(self, key: tuple[Any, ...], read: Callable[[], Value]) -> Value:
         try:

@@ -24,16 +24,21 @@ def shown(folder: Path) -> str:
     return found.report.message
 
 
+def write(writer: RecordWriter, found: RunRecord, now: float) -> None:
+    writer.write(found, now)
+    writer.join()
+
+
 def test_a_change_is_written_at_once_and_numbers_each_second(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path)
-    writer.write(record("step 1"), 10.0)
-    writer.write(record("step 2"), 10.5)
+    write(writer, record("step 1"), 10.0)
+    write(writer, record("step 2"), 10.5)
     assert shown(tmp_path) == "step 1"
-    writer.write(record("step 3"), 11.0)
+    write(writer, record("step 3"), 11.0)
     assert shown(tmp_path) == "step 3"
-    writer.write(record("it is lost", "recovering"), 11.1)
+    write(writer, record("it is lost", "recovering"), 11.1)
     assert shown(tmp_path) == "it is lost"
-    writer.write(record("all", outcome=Outcome(result="completed", message="")), 11.2)
+    writer.finish(record("all", outcome=Outcome(result="completed", message="")))
     assert shown(tmp_path) == "all"
     writer.begin()
     assert read_record(tmp_path) is None
@@ -43,8 +48,19 @@ def test_a_folder_that_refuses_costs_the_run_nothing(tmp_path: Path) -> None:
     (tmp_path / RECORD_NAME).mkdir()
     writer = RecordWriter(tmp_path)
     writer.begin()
-    writer.write(record(), 1.0)
-    RecordWriter(tmp_path / "gone").write(record(), 1.0)
+    write(writer, record(), 1.0)
+    RecordWriter(tmp_path / "gone").finish(record())
+
+
+def test_a_folder_that_does_not_answer_does_not_hold_up_the_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"{RECORD_NAME}.new")  # to open it waits for a reader
+    writer = RecordWriter(tmp_path)
+    writer.write(record("first"), 1.0)
+    writer.write(record("second"), 9.0)
+    assert read_record(tmp_path) is None
+    with (tmp_path / f"{RECORD_NAME}.new").open() as reader:
+        assert "first" in reader.read()
+        writer.join()
 
 
 def test_a_file_that_is_no_record_is_none(tmp_path: Path) -> None:
