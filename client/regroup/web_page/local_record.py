@@ -8,7 +8,7 @@ from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord
 from regroup.local.local_status import job_status
 from regroup.local.run_record import RunRecord
-from regroup.web_page.job_source import WorkerRow, ranks_text
+from regroup.web_page.job_source import JobView, WorkerRow, ranks_text
 from regroup_operator.api.status import Condition, GoodputStatus, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
@@ -24,6 +24,15 @@ NOT_YET = TrainingJobStatus(
 ONLY_FILES = TrainingJobStatus(
     message="no run of this release was here: its files alone can be shown"
 )
+
+
+def local_view(name: str, found: RunRecord | None, *, is_held: bool) -> JobView:
+    """The same with its workers and events. Raises ValueError, OverflowError or OSError for times
+    that no clock has.
+    """
+    report = found.report if found else None
+    job = local_record(name, found, is_held=is_held)
+    return JobView(job, worker_rows(report), 0, event_records(report))
 
 
 def local_record(name: str, found: RunRecord | None, *, is_held: bool) -> JobRecord:

@@ -20,9 +20,9 @@ from regroup.local.checkpoint_list import (
 from regroup.local.display import without_escapes
 from regroup.local.log_lines import OF_A_RANK
 from regroup.local.run_lock import LOCK_NAME, is_held
-from regroup.local.run_record import RECORD_NAME, RunRecord, read_record, read_regular
+from regroup.local.run_record import RECORD_NAME, read_record, read_regular
 from regroup.web_page.job_source import JobView, LogTail, NoSuchJobError, SourceError
-from regroup.web_page.local_record import event_records, local_record, worker_rows
+from regroup.web_page.local_record import local_view
 from regroup.web_page.page_data import MOST_LINES, last_lines
 from regroup_trainer.protocol.extras import OF_CHECKPOINTS, missing_extra
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series, SeriesPoint
@@ -47,16 +47,18 @@ class LocalSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self.title = f"Runs in {self._folder}"
+        self._known: dict[str, tuple[object, JobView]] = {}
+        """Name -> what the view was made of, and the view: most runs have ended."""
 
     def jobs(self) -> dict[str, JobRecord]:
         """By the names of their folders."""
-        return {name: _record(name, path)[0] for name, path in self._folders().items()}
+        folders = self._folders()
+        self._known = {name: known for name, known in self._known.items() if name in folders}
+        return {name: self._view(name, path).record for name, path in folders.items()}
 
     def view(self, identifier: str) -> JobView:
         """From the record that the run writes each second."""
-        record, found = _record(identifier, self._path(identifier))
-        report = found.report if found else None
-        return JobView(record, worker_rows(report), 0, event_records(report))
+        return self._view(identifier, self._path(identifier))
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         """From the coordinator while it runs, else as it was kept in the folder."""
@@ -100,6 +102,15 @@ class LocalSource:
         left_out = len(found) - len(files)
         return LogTail([*lines], f"{left_out} older logs are left out" if left_out else "")
 
+    def _view(self, name: str, path: Path) -> JobView:
+        held = is_held(path)  # before the record: a run that ends in between has written it by then
+        stamp = held, _stamp(path / RECORD_NAME)
+        former, view = self._known.get(name, (None, None))
+        if view is None or former != stamp:
+            view = _read_view(name, path, is_held=held)
+            self._known[name] = stamp, view
+        return view
+
     def _path(self, identifier: str) -> Path:
         """Never a path that was asked for: one that was found."""
         path = self._folders().get(identifier)
@@ -122,13 +133,26 @@ class LocalSource:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / LOCK_NAME).is_file() or (path / RECORD_NAME).is_file()
+    """Names that no page can show are left out."""
+    is_run = (path / LOCK_NAME).is_file() or (path / RECORD_NAME).is_file()
+    return is_run and path.name.isprintable()
 
 
-def _record(name: str, path: Path) -> tuple[JobRecord, RunRecord | None]:
-    held = is_held(path)  # before the record: a run that ends in between has written it by then
+def _read_view(name: str, path: Path, *, is_held: bool) -> JobView:
     found = read_record(path)
-    return local_record(name, found, is_held=held), found
+    try:
+        return local_view(name, found, is_held=is_held)
+    except (ValueError, OverflowError, OSError):  # times that no clock has
+        return local_view(name, None, is_held=is_held)
+
+
+def _stamp(file: Path) -> object:
+    """It differs when the file was replaced."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _written(path: Path) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.web_page.job_source import NoSuchJobError, SourceError
 from regroup.web_page.page_access import TOKEN, PageAccess
 from regroup.web_page.page_answers import PageAnswers
+from regroup.web_page.page_data import cut
 from regroup_trainer.system.server_connections import Connections, Listening
 
 ADDRESS = "127.0.0.1"
@@ -46,7 +46,6 @@ _OPEN_AGAIN = (
     "Only the browser that first opened the address of `regroup ui` may see this page. End the "
     "command with Ctrl-C, start it again, and open the address that it prints.\n"
 )
-log = logging.getLogger("regroup")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -141,9 +140,9 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except NoSuchJobError as error:
-        return _text(404, str(error))
+        return _text(404, cut(str(error)))
     except (SourceError, ClusterError) as error:
-        return _text(502, str(error))
+        return _text(502, cut(str(error)))
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -42,6 +42,6 @@ async def serve_page(source: JobSource, port: int, *, open_browser: bool) -> Non
 
 async def _open(address: str) -> None:
     """Open the browser of a desktop. Elsewhere one in the terminal would hide the address."""
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    if any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
         with contextlib.suppress(webbrowser.Error, OSError):
             await in_thread(lambda: webbrowser.open(address))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,37 @@ def test_a_run_without_a_record_shows_what_is_known(tmp_path: Path) -> None:
     assert LocalSource(tmp_path).jobs()["gpt"].phase == "Unknown"
     with locked(run):
         assert LocalSource(tmp_path).jobs()["gpt"].phase == "Starting"
+
+
+def test_a_run_that_has_not_changed_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, source = make_run(tmp_path / "gpt", outcome=completed()), LocalSource(tmp_path)
+    first = source.view("gpt")
+    monkeypatch.setattr(local_source, "read_record", lambda path: None)
+    assert source.view("gpt") is first
+    with locked(run):
+        assert source.view("gpt").record.phase == "Starting"
+    shutil.rmtree(run)
+    assert source.jobs() == {} == source._known
+
+
+def test_a_record_with_times_that_no_clock_has_hides_no_other_run(tmp_path: Path) -> None:
+    make_run(tmp_path / "good", outcome=completed())
+    events = [{"sequence": 1, "time": -1e300, "type": "Normal", "reason": "R", "message": ""}]
+    for name, changes in {
+        "start": {"start": 1e300},
+        "event": {"report": report(events=events)},
+        "\udcff": {},
+    }.items():
+        make_run(tmp_path / name, **changes)
+    source = LocalSource(tmp_path)
+    assert {name: job.phase for name, job in source.jobs().items()} == {
+        "good": "Succeeded",
+        "start": "Unknown",
+        "event": "Unknown",
+    }
+    assert source.view("event").events == []
 
 
 @pytest.mark.parametrize("name", ["..", "../gpt", "/etc", "", "gpt/", "no-run", "x" * 300])

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 # As a shell starts what is in the background: SIGINT is ignored from the start.
 START = """
 import signal, sys
@@ -41,6 +43,22 @@ def test_a_signal_ends_it_within_a_second(tmp_path: Path, number: signal.Signals
             assert process.wait(30) == 0
             assert time.monotonic() - begin < 1.0
         assert "Traceback" not in process.communicate()[1]
+
+
+def test_the_browser_of_a_desktop_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.new && mv {opened}.new {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    words = [sys.executable, "-c", START, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        wait_until("the browser to be opened", opened.exists)
+        assert opened.read_text().strip() == line.partition(": ")[2].strip()
+        process.send_signal(signal.SIGINT)
 
 
 def test_a_port_that_is_in_use_is_said(tmp_path: Path) -> None:

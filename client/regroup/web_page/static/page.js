@@ -29,7 +29,7 @@ const clock = (seconds) =>
 
 function duration(seconds) {
   if (typeof seconds !== "number" || seconds < 0) return NOTHING;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 10 && !Number.isInteger(seconds)) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
@@ -37,7 +37,7 @@ function duration(seconds) {
 }
 
 const now = () => Date.now() / 1000;
-const since = (seconds) => (seconds === null ? NOTHING : duration(Math.max(10, now() - seconds)));
+const since = (seconds) => (seconds === null ? NOTHING : duration(Math.max(0, Math.round(now() - seconds))));
 
 function size(bytes) {
   if (typeof bytes !== "number") return NOTHING;
