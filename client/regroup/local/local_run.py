@@ -33,8 +33,9 @@ from regroup.local.processes import (
     start_coordinator,
     strike,
 )
+from regroup.local.record_file import RecordWriter
 from regroup.local.run_lock import locked
-from regroup.local.run_record import RecordWriter, RunRecord
+from regroup.local.run_record import RunRecord
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.protocol.exit_codes import describe_exit

@@ -19,8 +19,8 @@ from regroup.local.checkpoint_list import (
 )
 from regroup.local.display import without_escapes
 from regroup.local.log_lines import OF_A_RANK
+from regroup.local.record_file import RECORD_NAME, read_record, read_regular
 from regroup.local.run_lock import LOCK_NAME, is_held
-from regroup.local.run_record import RECORD_NAME, read_record, read_regular
 from regroup.web_page.job_source import JobView, LogTail, NoSuchJobError, SourceError
 from regroup.web_page.local_record import local_view
 from regroup.web_page.page_data import MOST_LINES, last_lines

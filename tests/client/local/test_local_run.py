@@ -14,7 +14,7 @@ import pytest
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun, LocalRunError, newest_term
 from regroup.local.processes import descendants, find_rank
-from regroup.local.run_record import read_record
+from regroup.local.record_file import read_record
 from regroup_trainer.checkpoint.layout import Layout, published_step
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE

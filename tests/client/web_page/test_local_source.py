@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from regroup.local.record_file import RECORD_NAME
 from regroup.local.run_lock import LOCK_NAME, locked
-from regroup.local.run_record import RECORD_NAME, RunRecord
+from regroup.local.run_record import RunRecord
 from regroup.web_page import local_source
 from regroup.web_page.job_source import NoSuchJobError, SourceError
 from regroup.web_page.local_source import LocalSource
@@ -110,11 +111,12 @@ def test_a_run_that_has_not_changed_is_not_read_again(
 def test_a_record_with_times_that_no_clock_has_hides_no_other_run(tmp_path: Path) -> None:
     make_run(tmp_path / "good", outcome=completed())
     events = [{"sequence": 1, "time": -1e300, "type": "Normal", "reason": "R", "message": ""}]
-    for name, changes in {
+    hostile: dict[str, dict[str, Any]] = {
         "start": {"start": 1e300},
         "event": {"report": report(events=events)},
         "\udcff": {},
-    }.items():
+    }
+    for name, changes in hostile.items():
         make_run(tmp_path / name, **changes)
     source = LocalSource(tmp_path)
     assert {name: job.phase for name, job in source.jobs().items()} == {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from regroup.local.record_file import RECORD_NAME, RecordWriter, read_record
 from regroup.local.run_lock import is_held, locked
-from regroup.local.run_record import RECORD_NAME, RecordWriter, RunRecord, read_record
+from regroup.local.run_record import RunRecord
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
 
 
