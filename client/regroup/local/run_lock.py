@@ -61,9 +61,14 @@ def is_held(folder: Path) -> bool:
 
     The kernel's list of locks says it: to try the lock could turn away a run that starts.
     """
+    file = folder / LOCK_NAME
     try:
-        inode = (folder / LOCK_NAME).stat().st_ino
-        locks = Path("/proc/locks").read_text().splitlines()
+        inode, holder = file.stat().st_ino, file.read_text(errors="replace")
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
         return False
-    return any("FLOCK" in line and line.split()[5].endswith(f":{inode}") for line in locks)
+    # A number of an inode is unique in its file system alone.
+    return any(
+        words[1] == "FLOCK" and words[4] == holder and words[5].endswith(f":{inode}")
+        for words in locks
+    )

@@ -29,7 +29,7 @@ from regroup.web_page.job_source import (
     WorkerRow,
     ranks_text,
 )
-from regroup.web_page.page_data import LONGEST_LINE, MOST_LINES, cut, last_lines
+from regroup.web_page.page_data import LONGEST_LINE, MOST_LINES, cut
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
@@ -38,6 +38,8 @@ POD_SECONDS = 15.0
 """What a pod may take to answer."""
 MOST_PODS = 16
 """Pods whose logs are read for one look."""
+MOST_LOG_BYTES = 4 * 1024 * 1024
+"""Of each of them."""
 _IDENTIFIER = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})", re.ASCII)
 
 
@@ -97,24 +99,13 @@ class ClusterSource:
         if left_out := max(0, len(pods) - MOST_PODS):
             notes.append(f"{left_out} of {len(pods)} pods are left out: give a rank")
         share = max(1, MOST_LINES // max(1, min(len(pods), MOST_PODS)))
-        lines = [
-            last_lines(
-                cut(without_escapes(line), LONGEST_LINE)
-                for line in itertools.islice(
-                    read_logs(
-                        self._api,
-                        namespace,
-                        [pod],
-                        choice,
-                        LogQuery(tail_lines=share),
-                        notes.append,
-                    ),
-                    2 * share,  # of the container before a restart, too
-                )
-            )
-            for pod in pods[:MOST_PODS]
-        ]
-        return LogTail([*itertools.chain.from_iterable(lines)], "; ".join(notes))
+        query = LogQuery(tail_lines=share, limit_bytes=MOST_LOG_BYTES)
+        lines: list[str] = []
+        for pod in pods[:MOST_PODS]:
+            found = read_logs(self._api, namespace, [pod], choice, query, notes.append)
+            shown = (cut(without_escapes(line), LONGEST_LINE) for line in found)
+            lines += itertools.islice(shown, 2 * share)  # of the container before a restart, too
+        return LogTail(lines, "; ".join(notes))
 
     def _place(self, identifier: str) -> tuple[str, str]:
         found = _IDENTIFIER.fullmatch(identifier)
@@ -140,8 +131,10 @@ def worker_rows(job: JobRecord) -> list[WorkerRow]:
     slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
 
     def note(first: int | None) -> str:
-        own = () if first is None else range(first, first + ranks)
-        return ", ".join(f"rank {rank}: {slow[rank]}" for rank in own if rank in slow)
+        if first is None:
+            return ""
+        own = (rank for rank in sorted(slow) if first <= rank < first + ranks)
+        return ", ".join(f"rank {rank}: {slow[rank]}" for rank in own)
 
     return [
         WorkerRow(

@@ -27,8 +27,8 @@ ONLY_FILES = TrainingJobStatus(
 
 
 def local_view(name: str, found: RunRecord | None, *, is_held: bool) -> JobView:
-    """The same with its workers and events. Raises ValueError, OverflowError or OSError for times
-    that no clock has.
+    """The job of a folder with this record, its workers and events; `is_held`: whether a run has
+    the folder now. Raises ValueError, OverflowError or OSError for times that no clock has.
     """
     report = found.report if found else None
     job = local_record(name, found, is_held=is_held)
@@ -36,7 +36,7 @@ def local_view(name: str, found: RunRecord | None, *, is_held: bool) -> JobView:
 
 
 def local_record(name: str, found: RunRecord | None, *, is_held: bool) -> JobRecord:
-    """The job of a folder with this record; `is_held`: whether a run has the folder now."""
+    """The job alone."""
     status = NOT_YET if is_held else ONLY_FILES
     if found is not None:
         status = _status(found, found.outcome or (None if is_held else KILLED))

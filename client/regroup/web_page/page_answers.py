@@ -6,6 +6,7 @@ However many pages are open, and however often they ask, a cluster is asked once
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -80,7 +81,8 @@ class PageAnswers:
         if self._clock() - time_read < seconds:
             return value  # type: ignore[no-any-return]
         if key not in self._reading:
-            self._reading[key] = asyncio.ensure_future(self._read(key, read))
+            reading = self._reading[key] = asyncio.ensure_future(self._read(key, read))
+            reading.add_done_callback(_take_error)
         return await asyncio.shield(self._reading[key])
 
     async def _read(self, key: tuple[Any, ...], read: Callable[[], Value]) -> Value:
@@ -94,6 +96,12 @@ class PageAnswers:
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         return value
+
+
+def _take_error(reading: asyncio.Future[Any]) -> None:
+    """Where all who waited are gone, an error is no news."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 async def in_thread(work: Callable[[], Value]) -> Value:
@@ -117,7 +125,7 @@ async def in_thread(work: Callable[[], Value]) -> Value:
             value = work()
         except Exception as raised:
             error = raised
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the process ends, and nobody waits any more
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=run, daemon=True, name="regroup-ui").start()

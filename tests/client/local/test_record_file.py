@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from regroup.local.record_file import RECORD_NAME, RecordWriter, read_record
-from regroup.local.run_lock import is_held, locked
+from regroup.local.run_lock import LOCK_NAME, is_held, locked
 from regroup.local.run_record import RunRecord
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
 
@@ -78,4 +78,6 @@ def test_whether_a_run_has_the_folder_is_seen_without_taking_its_lock(tmp_path: 
     assert not is_held(tmp_path)
     with locked(tmp_path):
         assert is_held(tmp_path)
+        (tmp_path / LOCK_NAME).write_text("1")  # of another process
+        assert not is_held(tmp_path)
     assert not is_held(tmp_path)

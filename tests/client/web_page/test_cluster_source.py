@@ -81,6 +81,12 @@ def test_a_job_is_shown_with_the_ranks_of_its_workers_and_stragglers() -> None:
     assert view.events[0].reason == "WorkerLost"
 
 
+def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
+    slow = [{"rank": 2, "node": "n2", "percent": 40}]
+    view = source(Api(stragglers=slow, worldSize=2**31 - 1, readyReplicas=1)).view("team/gpt")
+    assert view.workers[0].note == "rank 2: 40% slower than the others"
+
+
 def test_workers_with_several_ranks() -> None:
     workers = [{"index": n, "pod": f"w{n}", "state": "Training", "rank": 8 * n} for n in range(3)]
     view = source(Api(worldSize=24, workers=workers)).view("team/gpt")
