@@ -218,8 +218,10 @@ def test_the_page_is_live_and_says_when_it_is_not(browser: Browser) -> None:
         page.goto(address)
         page.get_by_role("link", name="team/job-0", exact=True).click()
         page.get_by_text(f"rank 0: {HOSTILE}").wait_for()
+        page.evaluate("getSelection().selectAllChildren(document.getElementById('events'))")
         source.lines = ["rank 0: a new line", "rank 1: of another rank"]
         page.get_by_text("of another rank").wait_for()
+        assert "WorkerLost" in page.evaluate("getSelection().toString()")  # it can be copied
         page.get_by_label("Only rank").fill("0")
         page.get_by_text("of another rank").wait_for(state="hidden")
         source.error = "the API server does not answer"

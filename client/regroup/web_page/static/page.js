@@ -115,7 +115,8 @@ function setConnection(problem) {
 // --- the list ----------------------------------------------------------------------------------
 
 async function pollList(mine) {
-  const { value } = await get(api("jobs", { start, text: byId("filter").value }));
+  const address = api("jobs", { start, text: byId("filter").value });
+  const { value, changed } = await get(address);
   if (mine !== round) return;
   if (start && start >= value.total) {
     start = 0;
@@ -130,10 +131,18 @@ async function pollList(mine) {
   byId("next").disabled = last >= value.total;
   byId("next").dataset.start = start + value.pageSize;
   byId("previous").dataset.start = Math.max(0, start - value.pageSize);
-  updateRows(value.jobs);
+  updateRows(value.jobs, changed || byId("jobs").dataset.shown !== address);
+  byId("jobs").dataset.shown = address;
 }
 
-function updateRows(jobs) {
+// Rows that stay keep what a reader has selected in them.
+function updateRows(jobs, isNew) {
+  if (!isNew) {
+    jobs.forEach((job, n) => {
+      byId("jobs").rows[n].lastElementChild.textContent = since(job.created);
+    });
+    return;
+  }
   const focused = document.activeElement && document.activeElement.dataset.job;
   fill("jobs", jobs.map(jobRow), "There is no such job.");
   if (focused === undefined) return;
@@ -163,9 +172,11 @@ function jobRow(job) {
 // --- one job -----------------------------------------------------------------------------------
 
 async function pollJob(mine) {
-  const { value: job } = await get(api("job", { id: view.job }));
+  const { value: job, changed } = await get(api("job", { id: view.job }));
   if (mine !== round) return;
-  showJob(job);
+  showFacts(job);
+  showTimeline(job.timeline);
+  if (changed || !byId("job-title").dataset.shown) showJob(job);
   await Promise.all([part(mine, "chart-note", pollSeries), part(mine, "logs-note", pollLogs)]);
   if (Date.now() - lastSlow > SLOW_POLL_MILLISECONDS) {
     lastSlow = Date.now();
@@ -194,8 +205,6 @@ function showJob(job) {
   setText("job-message", job.message);
   byId("problems").replaceChildren(...job.problems.map((text) => element("li", text)));
   byId("problems").hidden = job.problems.length === 0;
-  showFacts(job);
-  showTimeline(job.timeline);
   showRecoveries(job.timeline);
   showWorkers(job);
   showEvents(job.events);
@@ -283,9 +292,9 @@ function showEvents(events) {
 }
 
 async function pollCheckpoints(mine) {
-  const { value } = await get(api("checkpoints", { id: view.job }));
+  const { value, changed } = await get(api("checkpoints", { id: view.job }));
   if (mine !== round) return;
-  fill("checkpoints", value.checkpoints.map((one) => row(
+  if (changed || !byId("checkpoints").rows.length) fill("checkpoints", value.checkpoints.map((one) => row(
     cell(one.step, "number"), cell(size(one.sizeBytes), "number"),
     cell(one.resumable ? "yes" : "no"), cell(one.path, "text"),
     cell(one.problem),
@@ -313,13 +322,14 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 async function pollSeries(mine) {
   const { value, changed } = await get(api("series", { id: view.job }));
-  if (mine !== round || (!changed && chart)) return;
+  if (mine !== round) return;
   chartData = value;
-  drawChart();
+  describeChart();
+  if (changed || !chart) drawChart();
 }
 
-function drawChart() {
-  const { time, step, loss: values } = chartData;
+function describeChart() {
+  const { step, loss: values } = chartData;
   const known = values.filter((value) => value !== null);
   setText("chart-note", known.length
     ? "Where steps were lost, the line of the steps falls."
@@ -328,11 +338,14 @@ function drawChart() {
     ? `Loss over time, from ${loss(known[0])} to ${loss(known[known.length - 1])}, `
       + `up to step ${step[step.length - 1]}`
     : "Loss over time: no loss was reported yet");
-  const data = [time, values, step];
+}
+
+function drawChart() {
+  const data = [chartData.time, chartData.loss, chartData.step];
   const width = byId("chart").clientWidth;
-  if (!known.length || !width) return removeChart();
-  if (chart) return chart.setData(data);
-  chart = new uPlot(chartOptions(width), data, byId("chart"));
+  if (!width || chartData.loss.every((value) => value === null)) removeChart();
+  else if (chart) chart.setData(data);
+  else chart = new uPlot(chartOptions(width), data, byId("chart"));
 }
 
 function chartOptions(width) {
