@@ -4,6 +4,8 @@ it has ended. The coordinator's own report is gone with its process. Pure.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
@@ -21,9 +23,14 @@ class RunRecord(BaseModel):
     """Wall clock, seconds since the epoch."""
     time: float
     """When this was written, likewise."""
-    port: int
-    """Of the coordinator, on loopback."""
+    port: int = 0
+    """Of the coordinator, on loopback; 0 where there is none."""
+    launcher: Literal["regroup", "torchrun"] = "regroup"
+    step: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    """What a pattern has found in the lines of torchrun's ranks; else the report says it."""
     report: CoordinatorStatus | None = None
-    """The newest one, with the recoveries of all coordinators of the run."""
+    """The newest one, with the recoveries of all coordinators of the run. None under torchrun."""
     outcome: Outcome | None = None
     """None until the run has ended, and where it was killed."""

@@ -9,7 +9,7 @@ from regroup.kubernetes.job_record import JobRecord
 from regroup.local.local_status import job_status
 from regroup.local.run_record import RunRecord
 from regroup.web_page.job_source import JobView, WorkerRow, ranks_text
-from regroup_operator.api.status import Condition, GoodputStatus, TrainingJobStatus
+from regroup_operator.api.status import Condition, GoodputStatus, ProgressStatus, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
 
@@ -19,10 +19,10 @@ KILLED = Outcome(
 )
 NOT_YET = TrainingJobStatus(
     phase="Starting",
-    message="its processes start; of a job with launcher torchrun only the logs are shown",
+    message="its processes start",
 )
 ONLY_FILES = TrainingJobStatus(
-    message="no run of this release was here: its files alone can be shown"
+    message="its run has left no record that can be read: only its files are shown"
 )
 
 
@@ -59,11 +59,25 @@ def _status(found: RunRecord, outcome: Outcome | None) -> TrainingJobStatus:
     status, report = job_status(found.report, outcome, found.workers), found.report
     end = _time(found.time) if outcome is not None else None
     fields: dict[str, object] = {"start_time": _time(found.start), "completion_time": end}
+    if found.launcher == "torchrun":
+        fields["progress"] = _progress(found)
+        if outcome is None:
+            fields |= {"phase": "Running", "message": "torchrun runs its ranks: see their logs"}
     if report is not None:
         ledger = report.ledger
         fields["goodput"] = GoodputStatus(lost_steps=ledger.lost_steps, ratio=ledger.goodput_ratio)
         fields["conditions"] = (_ready(found, report, status),)
     return status.model_copy(update=fields)
+
+
+def _progress(found: RunRecord) -> ProgressStatus:
+    done, total = found.step, found.total_steps
+    return ProgressStatus(
+        step=done,
+        total_steps=total,
+        percentage=min(100, 100 * done // total) if total else 0,
+        loss=found.loss,
+    )
 
 
 def _ready(found: RunRecord, report: CoordinatorStatus, status: TrainingJobStatus) -> Condition:

@@ -80,6 +80,17 @@ def test_a_run_shows_its_workers_recoveries_and_events(tmp_path: Path) -> None:
     assert [event.reason for event in view.events] == ["R1", "R0"]
 
 
+def test_a_run_of_torchrun_shows_its_step_and_how_it_ended(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"report": None, "launcher": "torchrun", "step": 3, "total_steps": 9}
+    run = make_run(tmp_path / "gpt", **changes)
+    with locked(run):
+        record = LocalSource(tmp_path).view("gpt").record
+    assert (record.phase, record.status.progress.step) == ("Running", 3)
+    assert record.status.progress.percentage == 33
+    make_run(tmp_path / "done", **changes, outcome=completed())
+    assert LocalSource(tmp_path).view("done").record.phase == "Succeeded"
+
+
 def test_a_run_that_was_killed_does_not_train_any_more(tmp_path: Path) -> None:
     make_run(tmp_path / "gpt")
     record = LocalSource(tmp_path).view("gpt").record
