@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regroup.training_client.client_errors import JobFailedError as JobFailedError
     from regroup.training_client.client_errors import TrainingClientError as TrainingClientError
     from regroup.training_client.job import Job as Job
+    from regroup.training_client.metric_frame import to_frame as to_frame
     from regroup.training_client.training_client import TrainingClient as TrainingClient
     from regroup.training_client.training_job import PackageIndex as PackageIndex
     from regroup.training_client.training_job import TrainingJob as TrainingJob
@@ -31,6 +32,7 @@ _EXPORTED = {
     "TrainingClientError": f"{_ROOM}.client_errors",
     "TrainingJob": f"{_ROOM}.training_job",
     "TrainingJobSpec": "regroup_operator.api.spec",
+    "to_frame": f"{_ROOM}.metric_frame",
 }
 
 

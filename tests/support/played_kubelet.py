@@ -18,8 +18,10 @@ from devcluster.pki import Identity
 from tests.support.kube_api import Api, Json
 
 PROTOCOL = "v4.channel.k8s.io"
+_FRAME_BYTES = 2**15
+"""As containerd has it."""
 SUCCESS: Json = {"status": "Success"}
-Played = tuple[str, str, Json]
+Played = tuple[str | bytes, str, Json]
 """Standard output, standard error, and the Status of the end."""
 Command = Callable[[str, Sequence[str]], Played]
 """Pod, words of the command or request -> what it does. It runs in a thread, and may wait."""
@@ -60,7 +62,10 @@ async def _serve(server: ApiServer, run: Command) -> web.AppRunner:
         pod, words = request.match_info["pod"], request.query.getall("command")
         played = await asyncio.to_thread(run, pod, words)
         for channel, text in enumerate((*played[:2], json.dumps(played[2])), 1):
-            await channels.send_bytes(bytes([channel]) + text.encode())
+            content = text if isinstance(text, bytes) else text.encode()
+            for begin in range(0, max(1, len(content)), _FRAME_BYTES):
+                part = content[begin : begin + _FRAME_BYTES]
+                await channels.send_bytes(bytes([channel]) + part)
         await channels.close()
         return channels
 
@@ -74,8 +79,9 @@ async def _serve(server: ApiServer, run: Command) -> web.AppRunner:
         text, error, _ = await asyncio.to_thread(run, request.match_info["pod"], asked.split())
         if error:
             await channels.send_bytes(b"\1" + error.encode())
-        for part in (text[:20], text[20:]):
-            await channels.send_bytes(b"\0" + part.encode())
+        answer = text if isinstance(text, bytes) else text.encode()
+        for part in (answer[:20], answer[20:]):
+            await channels.send_bytes(b"\0" + part)
         await channels.close()
         return channels
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from regroup.diagnosis.cluster_checks import Finding
+from regroup.diagnosis.short_pods import running_pods
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.kubernetes.pod_record import PodRecord, read_pods
+from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.resource import Object
 
 WRITTEN_MIB = 64
@@ -25,9 +24,6 @@ _LIFE_SECONDS = 900
 _USER = 1000
 _FOLDER = "/volume/.regroup-doctor"
 _LABEL = "regroup.dev/doctor"
-
-
-_RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,9 @@ class Probe:
         check = f"storage {self.claim}"
         advice = f"kubectl describe pod -n {self.namespace} -l {_LABEL}={self.number}, next time"
         try:
-            with self._pods() as (one, other):
+            bodies = [self._pod(name) for name in self.names]
+            with running_pods(self.api, self.namespace, bodies, self.start_seconds) as pods:
+                one, other = pods
                 return self._compare(check, one, other)
         except ClusterError as error:
             return [Finding(check, "fail", str(error), advice)]
@@ -92,34 +90,6 @@ class Probe:
             said = " ".join(output.stderr.split()) or f"exit code {output.exit_code}"
             raise ClusterError(f"pod {pod.name} on {pod.node} cannot use the volume: {said}")
         return output.stdout
-
-    @contextmanager
-    def _pods(self) -> Iterator[tuple[PodRecord, PodRecord]]:
-        """Inside, both pods run."""
-        made: list[str] = []
-        try:
-            for name in self.names:
-                self.api.create_pod(self.namespace, self._pod(name))
-                made.append(name)
-            one, other = (self._running(name) for name in self.names)
-            yield one, other
-        finally:
-            for name in made:
-                with suppress(ClusterError):  # it ends by itself
-                    self.api.delete_pod(self.namespace, name)
-
-    def _running(self, name: str) -> PodRecord:
-        """The pod, once it runs. Raises ClusterError with what keeps it from that."""
-        deadline = time.monotonic() + self.start_seconds
-        while True:
-            (pod,) = read_pods([self.api.pod(self.namespace, name)])
-            if pod.phase == "Running":
-                return pod
-            if pod.phase in ("Failed", "Succeeded") or time.monotonic() > deadline:
-                waits = f"{pod.waiting_reason} {pod.waiting_message}".strip()
-                why = pod.unschedulable or waits or "see its events"
-                raise ClusterError(f"pod {name} does not run: {pod.phase}: {why}")
-            time.sleep(0.5)
 
     def _pod(self, name: str) -> Object:
         """A pod that a restricted namespace admits, on another node than the other one."""

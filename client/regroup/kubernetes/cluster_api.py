@@ -9,13 +9,13 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
 from regroup.kubernetes.kubeconfig import Target
-from regroup.kubernetes.pod_channels import CommandOutput, PodCommand, PodPort
+from regroup.kubernetes.pod_channels import CommandOutput, CommandStream, PodCommand, PodPort
 from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import selector
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
@@ -259,6 +259,12 @@ class ClusterApi:
         connection for it.
         """
         return PodCommand(namespace, pod.name, pod.container, words).run(self._api, seconds)
+
+    def stream_from_pod(
+        self, namespace: str, pod: PodRecord, words: Sequence[str], seconds: float
+    ) -> AbstractContextManager[CommandStream]:
+        """As run_in_pod, for standard output of any size."""
+        return PodCommand(namespace, pod.name, pod.container, words).streamed(self._api, seconds)
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         """What a port of a pod answers to GET, within so long. Threads may share the connection."""

@@ -27,6 +27,8 @@ _DATA, _ERROR = _FIRST_FRAMES = 0, 1
 """Channels of a port."""
 MOST_BYTES = 8 * 1024 * 1024
 """Of an answer. More is refused: nobody shall fill the memory of the one who asks."""
+_STDERR_TAIL = 64 * 1024
+"""Bytes that are kept of what a command that is streamed writes to standard error."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,46 @@ class PodCommand:
         with _explained(asked, api, seconds):
             return self._run(asked, api, time.monotonic() + seconds)
 
+    @contextmanager
+    def streamed(self, api: Any, seconds: float) -> Iterator[CommandStream]:
+        """Run it for so long at most; inside, its standard output is read as it comes. Raises
+        ClusterError.
+        """
+        asked = Request("get", "pods/exec", self.namespace, self.pod)
+        deadline = time.monotonic() + seconds
+        with _explained(asked, api, seconds), _connected(api, self.path, deadline) as frames:
+            yield CommandStream(asked, frames)
+
     def _run(self, asked: Request, api: Any, deadline: float) -> CommandOutput:
         received = _Received()
         with _connected(api, self.path, deadline) as frames:
             while not received.status:
                 received.add(asked, next(frames))
         return received.output(asked)
+
+
+@dataclass
+class CommandStream:
+    """A command that runs."""
+
+    _asked: Request
+    _frames: _Frames
+    output: CommandOutput | None = None
+    """Once it has ended: without its standard output, and with the end of standard error."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield its standard output until it ends. Raises ClusterError where it cannot be read."""
+        stderr, received = b"", _Received()
+        while not received.status:
+            frame = next(self._frames)
+            if frame[:1] == bytes([_STDOUT]):
+                yield frame[1:]
+            elif frame[:1] == bytes([_STDERR]):
+                stderr = (stderr + frame[1:])[-_STDERR_TAIL:]
+            else:
+                received.add(self._asked, frame)
+        said = stderr.decode(errors="replace")
+        self.output = CommandOutput("", said, _exit_code(self._asked, received.status))
 
 
 @dataclass(frozen=True)

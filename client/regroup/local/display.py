@@ -89,29 +89,24 @@ class Display:
     def show(self, status: CoordinatorStatus) -> None:
         """Show the newest status."""
         step = status.progress.step if status.progress else 0
-        view = _View(status.phase, status.message, step, status.total_steps, _facts(status))
+        view = View(status.phase, status.message, step, status.total_steps, _facts(status))
         message = _SECONDS_LEFT.sub("", status.message) if status.phase != "running" else ""
         self._show(view, (status.phase, status.generation, message))
 
     def show_job(self, status: TrainingJobStatus) -> None:
         """Show a job by the status that it has on a cluster."""
-        progress, phase = status.progress, status.phase or "Unknown"
-        facts = [("step", _count(progress.step, progress.total_steps))]
-        if progress.loss is not None:
-            facts.append(("loss", f"{progress.loss:.4f}"))
-        facts += [("workers", str(status.ready_replicas)), ("restarts", str(status.restart_count))]
-        view = _View(phase, status.message, progress.step, progress.total_steps, facts)
-        news = "" if phase == "Running" else _SECONDS_LEFT.sub("", status.message)
-        self._show(view, (phase, status.rendezvous_generation, news))
+        view = view_of_job(status)
+        news = "" if view.phase == "Running" else _SECONDS_LEFT.sub("", status.message)
+        self._show(view, (view.phase, status.rendezvous_generation, news))
 
     def show_step(self, message: str, found: Found) -> None:
         """Show the newest step that a script under torchrun has written."""
         facts = [("step", _count(found.step, found.total))]
         if found.loss is not None:
             facts.append(("loss", f"{found.loss:.4f}"))
-        self._show(_View("running", message, found.step, found.total, facts), message)
+        self._show(View("running", message, found.step, found.total, facts), message)
 
-    def _show(self, view: _View, news: object) -> None:
+    def _show(self, view: View, news: object) -> None:
         """Show it; as a line only where there is news, or the last line is some seconds old."""
         if self._live is not None:
             self._live.update(view.panel())
@@ -124,7 +119,7 @@ class Display:
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """What is shown at one time."""
 
     phase: str
@@ -135,7 +130,7 @@ class _View:
     facts: list[tuple[str, str]]
 
     def line(self) -> str:
-        """In one line, for logs."""
+        """In one line, for logs and for what shows plain text alone."""
         facts = " ".join(f"{name}={value}" for name, value in self.facts)
         sentence = without_escapes(self.message.partition("\n")[0])  # a traceback follows the run
         return f"{self.phase}: {sentence} [{facts}]"
@@ -149,6 +144,17 @@ class _View:
             table.add_row(Text(name, style="dim"), value)
         phase = Text(f"{self.phase}  ", style=PHASE_STYLES.get(self.phase.lower(), "cyan"))
         return Group(phase + Text(without_escapes(self.message)), bar, table)
+
+
+def view_of_job(status: TrainingJobStatus) -> View:
+    """A job by the status that it has on a cluster."""
+    progress = status.progress
+    facts = [("step", _count(progress.step, progress.total_steps))]
+    if progress.loss is not None:
+        facts.append(("loss", f"{progress.loss:.4f}"))
+    facts += [("workers", str(status.ready_replicas)), ("restarts", str(status.restart_count))]
+    phase = status.phase or "Unknown"
+    return View(phase, status.message, progress.step, progress.total_steps, facts)
 
 
 def _count(step: int, total: int) -> str:

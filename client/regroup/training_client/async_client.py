@@ -9,14 +9,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from regroup.local.checkpoint_list import SavedCheckpoint
 from regroup.training_client.job import Job
+from regroup.training_client.progress_display import progress_shown
 from regroup.training_client.training_client import RUNS_FOLDER, TrainingClient
 from regroup.training_client.training_job import TrainingJob, TrainOptions
+from regroup.training_client.weight_stream import MOST_BYTES
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_trainer.protocol.job_status import SeriesPoint
+
+if TYPE_CHECKING:
+    from regroup.training_client.weights import StateDict
 
 WAIT_SECONDS = 5.0
 """After so long a wait begins again: a cancelled one leaves its thread behind for as long."""
@@ -44,19 +49,28 @@ class AsyncJob:
         return await asyncio.to_thread(lambda: self.job.status)
 
     async def wait(
-        self, timeout: float | None = None, *, phase: Phase = "Succeeded"
+        self,
+        timeout: float | None = None,
+        *,
+        phase: Phase = "Succeeded",
+        progress: bool | None = None,
     ) -> TrainingJobStatus:
-        """As Job.wait, without showing progress."""
+        """As Job.wait."""
         end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, end - time.monotonic())
-            try:
-                return await asyncio.to_thread(
-                    self.job.wait, max(0.0, left), phase=phase, progress=False
-                )
-            except TimeoutError as error:
-                if timeout is not None and left < WAIT_SECONDS:
-                    raise TimeoutError(f"{error} ({timeout:g} s in all)") from None
+        loop = asyncio.get_running_loop()
+        with progress_shown(progress) as show:
+            while True:
+                left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, end - time.monotonic())
+                try:
+                    return await asyncio.to_thread(
+                        self.job._wait_showing,
+                        max(0.0, left),
+                        phase,
+                        lambda status: loop.call_soon_threadsafe(show, status),
+                    )
+                except TimeoutError as error:
+                    if timeout is not None and left < WAIT_SECONDS:
+                        raise TimeoutError(f"{error} ({timeout:g} s in all)") from None
 
     async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncIterator[str]:
         """Yield the lines of Job.logs as they come."""
@@ -90,6 +104,12 @@ class AsyncJob:
     async def checkpoints(self) -> list[SavedCheckpoint]:
         """As Job.checkpoints."""
         return await asyncio.to_thread(self.job.checkpoints)
+
+    async def load_state_dict(
+        self, step: int | None = None, *, max_bytes: int = MOST_BYTES
+    ) -> StateDict:
+        """As Job.load_state_dict."""
+        return await asyncio.to_thread(self.job.load_state_dict, step, max_bytes=max_bytes)
 
     async def scale(self, workers: int) -> None:
         """As Job.scale."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-
-from rich.console import Console
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from regroup.local.checkpoint_list import SavedCheckpoint, read_list
-from regroup.local.display import Display
 from regroup.training_client.client_errors import JobFailedError, TrainingClientError
+from regroup.training_client.progress_display import progress_shown
+from regroup.training_client.weight_stream import MOST_BYTES, WeightStream
 from regroup_operator.api.status import Phase, TrainingJobStatus
+from regroup_trainer.protocol.extras import missing_extra
 from regroup_trainer.protocol.job_status import Series, SeriesPoint
+
+if TYPE_CHECKING:
+    from regroup.training_client.weights import StateDict
 
 ENDS: tuple[Phase, ...] = ("Succeeded", "Failed")
 
@@ -56,6 +59,23 @@ class Job(ABC):
     def checkpoints(self) -> list[SavedCheckpoint]:
         """Its checkpoints, the newest first."""
 
+    def load_state_dict(self, step: int | None = None, *, max_bytes: int = MOST_BYTES) -> StateDict:
+        """The weights of a checkpoint by name, on the CPU; by default of the newest that the job
+        may resume from. They are read as safetensors, and their checksum is compared.
+
+        Raises TrainingClientError where there is no such checkpoint, or more than `max_bytes`.
+        """
+        if (missing := missing_extra("trainer", ("torch",))) is not None:
+            raise TrainingClientError(f"load_state_dict: {missing}")
+        from regroup.training_client.weights import state_dict
+
+        with self._weights(step) as stream:
+            return state_dict(stream, max_bytes)
+
+    @abstractmethod
+    def _weights(self, step: int | None) -> AbstractContextManager[WeightStream]:
+        """Inside, what writes the weights runs. Raises TrainingClientError."""
+
     @abstractmethod
     def delete(self) -> None:
         """Stop and remove it. A claim with its checkpoints stays."""
@@ -72,28 +92,29 @@ class Job(ABC):
         progress: bool | None = None,
     ) -> TrainingJobStatus:
         """Wait until the job is in this phase; returns its status. It may have `Succeeded` before
-        it was seen in another one. `progress`: show it; by default on a terminal.
+        it was seen in another one. `progress`: show it; by default on a terminal
+        and in a notebook.
 
         Raises JobFailedError when the job fails, TimeoutError after `timeout` seconds.
         """
-        shown = progress if progress is not None else sys.stderr.isatty()
+        with progress_shown(progress) as show:
+            return self._wait_showing(timeout, phase, show)
+
+    def _wait_showing(
+        self, timeout: float | None, phase: Phase, show: Callable[[TrainingJobStatus], object]
+    ) -> TrainingJobStatus:
+        """As `wait`, with a function that shows each status."""
         status = None
-        with _display() if shown else nullcontext() as display:
-            for status in self._statuses(timeout):
-                if display is not None:
-                    display.show_job(status)
-                if status.phase in (phase, "Succeeded"):
-                    return status
-                if status.phase == "Failed":
-                    raise JobFailedError(self.name, status)
+        for status in self._statuses(timeout):
+            show(status)
+            if status.phase in (phase, "Succeeded"):
+                return status
+            if status.phase == "Failed":
+                raise JobFailedError(self.name, status)
         raise TimeoutError(
             f"job {self.name} is {_phase(status)} after {timeout:g} s, and not {phase}: "
             f"{status.message if status else ''}; it goes on"
         )
-
-
-def _display() -> AbstractContextManager[Display]:
-    return Display(Console(stderr=True), plain=False)
 
 
 def _phase(status: TrainingJobStatus | None) -> str:

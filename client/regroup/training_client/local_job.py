@@ -8,11 +8,14 @@ import logging
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import IO, cast
 
 from regroup.local.checkpoint_list import (
     CHECKPOINTS,
@@ -28,6 +31,7 @@ from regroup.local.run_folder import explain
 from regroup.local.run_lock import FolderError
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
+from regroup.training_client.weight_stream import Ending, WeightStream, no_checkpoint
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.user_script import user_script
@@ -38,6 +42,7 @@ LOOK_SECONDS = 0.1
 START_SECONDS = 30.0
 """For a thread to begin its work."""
 ANSWER_SECONDS = 10.0
+CHUNK_BYTES = 2**20
 log = logging.getLogger("regroup")
 
 
@@ -134,6 +139,31 @@ class LocalJob(Job):
         if done.returncode:
             raise TrainingClientError(f"checkpoints: {' '.join(done.stderr.split())}")
         return checkpoints_of(done.stdout)
+
+    @contextlib.contextmanager
+    def _weights(self, step: int | None) -> Iterator[WeightStream]:
+        """From a process of the moment, which ends with the reading."""
+        if not (self.directory / CHECKPOINTS).exists():
+            raise no_checkpoint(self.name)
+        chosen = [] if step is None else ["--step", str(step)]
+        words = [sys.executable, "-m", MODULE, "export", str(self.directory), "--out", "-", *chosen]
+        with (
+            tempfile.TemporaryFile() as stderr,
+            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr) as process,
+        ):
+            out = cast("IO[bytes]", process.stdout)
+
+            def ending() -> Ending:
+                code = process.wait()
+                stderr.seek(0)
+                return Ending(code, stderr.read().decode(errors="replace"))
+
+            try:
+                yield WeightStream(
+                    str(self.directory), iter(partial(out.read, CHUNK_BYTES), b""), ending
+                )
+            finally:
+                process.kill()
 
     def delete(self) -> None:
         """Kill its processes, and remove its folder with the checkpoints."""

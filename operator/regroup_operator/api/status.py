@@ -310,6 +310,10 @@ class TrainingJobStatus(StatusSection):
     """Images of `trainer` and `coordinator`, from the start until the job is suspended. They are
     named by digest as soon as a kubelet reports one of the same repository.
     """
+    last_images: Annotated[
+        dict[Word, Annotated[str, Field(max_length=IMAGE_LIMIT)]], Field(max_length=8)
+    ] = Field(default_factory=dict)
+    """`images` when the job was last suspended, for clients that read its checkpoints meanwhile."""
     protocol_version: NonNegativeInt | None = None
     """Version of the protocol of coordinator and agents, from the start until the job is suspended.
     """

@@ -57,9 +57,12 @@ def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:
 
 
 def _suspended(job: AnyJob) -> DraftPlan:
-    """What was fixed at the start is forgotten: the next start may use newer images."""
+    """What was fixed at the start is forgotten: the next start may use newer images. Clients that
+    read a checkpoint need those that it was written by.
+    """
     forgotten: dict[str, object] = {
         "images": {},
+        "last_images": job.status.images or job.status.last_images,
         "protocol_version": None,
         "handled_pods": (),
         "pod_failures": 0,

@@ -82,10 +82,10 @@ def claim_name(job: Job) -> str | None:
 
 def directory(job: Job) -> str:
     """The job's own folder on the volume, as its pods see it."""
-    return f"{_volume_mount(job)['mountPath']}/{job.namespace}/{job.name}-{names.short(job.uid)}"
+    return f"{volume_mount(job)['mountPath']}/{job.namespace}/{job.name}-{names.short(job.uid)}"
 
 
-def _volume_mount(job: Job) -> Object:
+def volume_mount(job: Job) -> Object:
     """Where pods see the volume. Of a volume with a subPath they see nothing else, at the path at
     which it lies there: pods that an older operator made see the whole volume.
     """
@@ -108,7 +108,7 @@ _RESOLVER = ({"name": "timeout", "value": "1"}, {"name": "attempts", "value": "2
 perhaps with the node that the ranks recover from, delays them by twenty seconds by default, and by
 four with these options.
 """
-_SECURITY = {
+SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
     "runAsGroup": USER,
@@ -123,7 +123,7 @@ _SCRATCH = {"name": "scratch", "mountPath": "/tmp"}
 def mounts(job: Job) -> list[Object]:
     """Volume mounts of coordinators and workers. The token's is one when the launcher uses it."""
     token = (_TOKEN,) if LAUNCHER_OBJECTS[job.launcher].has_token else ()
-    return [_volume_mount(job), *(dict(mount) for mount in (*token, _SCRATCH))]
+    return [volume_mount(job), *(dict(mount) for mount in (*token, _SCRATCH))]
 
 
 def container_security(*, read_only: bool) -> Object:
@@ -154,7 +154,7 @@ def pod_spec(job: Job, settings: Settings) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "dnsConfig": {"options": list(_RESOLVER)},
-        "securityContext": dict(_SECURITY),
+        "securityContext": dict(SECURITY),
         "volumes": _volumes(job),
     }
     if job.spec.scheduling.priority_class_name:

@@ -27,6 +27,8 @@ FORWARDED = {
     "/refused": "",
 }
 """What a port answers, by the path."""
+POURED = bytes(range(256)) * (MOST_BYTES // 128)
+"""More than an answer may have; not text."""
 ENDS = threading.Event()
 """Ends the command that waits."""
 
@@ -42,6 +44,8 @@ def command(pod: str, words: Sequence[str]) -> Played:
             return "x" * (MOST_BYTES + 1), "", SUCCESS
         case "GET":
             return FORWARDED[words[1]], "refused" if words[1] == "/refused" else "", SUCCESS
+        case "pour":
+            return POURED, "checksum", SUCCESS
         case "wait":
             ENDS.wait(600)
     return f"{pod}: {' '.join(words)} é", "", SUCCESS
@@ -81,6 +85,26 @@ def test_what_a_command_prints_and_how_it_ends(server: ApiServer, team: Namespac
     done = run(server, team, "say", "a b", "&c=d")
     assert done == CommandOutput("gpt-w0-1: say a b &c=d é", "", 0)
     assert run(server, team, "fail") == CommandOutput("some", "no such file", 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "content", "end"),
+    [
+        ("pour", POURED, CommandOutput("", "checksum", 0)),
+        ("fail", b"some", CommandOutput("", "no such file", 3)),
+    ],
+)
+def test_output_of_any_size_is_read_as_it_comes(
+    server: ApiServer, team: Namespace, word: str, content: bytes, end: CommandOutput
+) -> None:
+    api = ClusterApi(Target(kubeconfig=str(server.kubeconfig)))
+    (pod,) = read_pods([team.api.request("GET", team.core("pods/gpt-w0-1")).body])
+    with api.stream_from_pod(team.name, pod, [word], SECONDS) as stream:
+        chunks = list(stream.chunks())
+    api.close()
+    assert b"".join(chunks) == content
+    assert max(map(len, chunks)) <= 2**15
+    assert stream.output == end
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save
 
 from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup import (
+    AsyncJob,
     AsyncTrainingClient,
     ClusterError,
     Job,
@@ -27,6 +32,7 @@ from regroup.kubernetes.cluster_api import ClusterApi
 from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import running_status
 from tests.support.kube_api import Api, Json, Namespace, install_definition
+from tests.support.operator_process import Kubelets, make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
@@ -37,6 +43,7 @@ LISTED = [
     {**SAVED, "step": 100, "problem": "its manifest is cut off", "resumable": False},
 ]
 SERIES = Series(points=(SeriesPoint(time=1.0, step=7, world_size=2, loss=0.5),))
+WEIGHTS = {"a.weight": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch.bfloat16)}
 BROKEN = {"pod": ""}
 """The pod in which commands fail."""
 _numbers = itertools.count(1)
@@ -54,6 +61,12 @@ def play(pod: str, words: Sequence[str]) -> Played:
         assert words[1] == SERIES_PATH
         text = SERIES.model_dump_json()
         return f"HTTP/1.0 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}", "", SUCCESS
+    if "export" in words:
+        if words[-2:] == ["--step", "7"]:
+            return "", "Error: --step 7: not in /v: choose one of 120", exit_status(1)
+        content = save(WEIGHTS)
+        checksum = hashlib.blake2b(content).hexdigest()
+        return content, f"verified x\nstep 120 blake2b {checksum}\n", SUCCESS
     assert words == [
         "python", "-m", "regroup_trainer.checkpoint", "list", "/checkpoints/t/gpt-1", "--json",
     ]  # fmt: skip
@@ -83,6 +96,24 @@ def client(team: Namespace) -> Iterator[TrainingClient]:
 def gpt(client: TrainingClient) -> Job:
     """A job of two workers."""
     return client.train(greet, workers=(1, 3), claim="shared", name="gpt")
+
+
+def allow(team: Namespace, rules: Mapping[str, Mapping[str, list[str]]]) -> None:
+    """Give mallory these rights: group -> resource -> verbs."""
+    group = "rbac.authorization.k8s.io"
+    where = f"/apis/{group}/v1/namespaces/{team.name}"
+    allowed = [
+        {"apiGroups": [api], "resources": [resource], "verbs": verbs}
+        for api, resources in rules.items()
+        for resource, verbs in resources.items()
+    ]
+    team.api.request("POST", f"{where}/roles", {"metadata": {"name": "jobs"}, "rules": allowed})
+    binding = {
+        "metadata": {"name": "jobs"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "jobs"},
+        "subjects": [{"kind": "User", "name": "mallory", "apiGroup": group}],
+    }
+    team.api.request("POST", f"{where}/rolebindings", binding)
 
 
 def code_of(team: Namespace, name: str = "gpt") -> Json:
@@ -190,18 +221,7 @@ def test_a_config_map_of_somebody_else_is_not_used(team: Namespace, client: Trai
 
 
 def test_a_job_whose_code_is_refused_is_deleted_again(server: ApiServer, team: Namespace) -> None:
-    group = "rbac.authorization.k8s.io"
-    where = f"/apis/{group}/v1/namespaces/{team.name}"
-    rules = [
-        {"apiGroups": ["regroup.dev"], "resources": ["trainingjobs"], "verbs": ["create", "delete"]}
-    ]
-    team.api.request("POST", f"{where}/roles", {"metadata": {"name": "jobs"}, "rules": rules})
-    binding = {
-        "metadata": {"name": "jobs"},
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "jobs"},
-        "subjects": [{"kind": "User", "name": "mallory", "apiGroup": group}],
-    }
-    team.api.request("POST", f"{where}/rolebindings", binding)
+    allow(team, {"regroup.dev": {"trainingjobs": ["create", "delete"]}})
     config = server.kubeconfig_of(Identity("mallory", "mallory"))
     refused = pytest.raises(ClusterError, match="cannot create configmaps gpt-code")
     with TrainingClient(namespace=team.name, kubeconfig=config) as client, refused:
@@ -264,6 +284,117 @@ def test_checkpoints_are_listed_by_a_worker_or_else_by_the_status(
     monkeypatch.setitem(BROKEN, "pod", "gpt-w0-1")
     with pytest.raises(TrainingClientError, match="gpt-w0-1 cannot list them: no such volume"):
         gpt.checkpoints()
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(team: Namespace, gpt: Job) -> Iterator[Job]:
+    """A job of the image of the installation with a checkpoint, in a restricted namespace with a
+    claim; its reader is given a node, and runs.
+    """
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    path = f"/api/v1/namespaces/{team.name}"
+    team.api.request("PATCH", path, label, "application/merge-patch+json")
+    make_claim(team)
+    images = {"trainer": "trainer:1", "coordinator": "operator:1"}
+    newest = {"lastStep": 120, "path": SAVED["path"]}
+    team.write_status(running_status(phase="Suspended", lastImages=images, checkpoint=newest))
+    kubelets, ends = Kubelets(team), threading.Event()
+
+    def run_readers() -> None:
+        while not ends.wait(0.1):
+            for pod in readers(team):
+                if not pod["spec"].get("nodeName"):
+                    READERS.append(pod)
+                    kubelets.run(pod["metadata"]["name"], "n1")
+
+    READERS.clear()
+    thread = threading.Thread(target=run_readers)
+    thread.start()
+    yield gpt
+    ends.set()
+    thread.join()
+
+
+READERS: list[Json] = []
+"""Those that got a node."""
+
+
+def readers(team: Namespace) -> list[Json]:
+    return [pod for pod in team.api.list_all(team.core("pods")) if "-reader-" in name_of(pod)]
+
+
+def name_of(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def test_weights_come_from_a_pod_of_the_moment(team: Namespace, saved: Job) -> None:
+    weights = saved.load_state_dict()
+    assert weights.keys() == WEIGHTS.keys()
+    assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
+    assert weights["b"].dtype == torch.bfloat16
+    plain = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "x", "image": "x"}]}}
+    assert "restricted" in team.api.request("POST", team.core("pods"), plain).message
+    (reader,) = READERS
+    assert reader["metadata"]["ownerReferences"][0]["uid"] == team.read()["metadata"]["uid"]
+    assert "regroup.dev/job" not in reader["metadata"]["labels"]
+    assert readers(team) == []
+
+
+async def test_weights_come_without_blocking_an_event_loop(saved: Job) -> None:
+    weights = await AsyncJob(saved).load_state_dict(120)
+    assert torch.equal(weights["a.weight"], WEIGHTS["a.weight"])
+
+
+def test_weights_that_are_refused_leave_no_pod(team: Namespace, saved: Job) -> None:
+    with pytest.raises(
+        TrainingClientError, match=r"--step 7: not in /v: choose one of 120 \(in pod"
+    ):
+        saved.load_state_dict(7)
+    with pytest.raises(TrainingClientError, match="have 52 bytes, and at most 51 are allowed"):
+        saved.load_state_dict(max_bytes=51)
+    assert len(READERS) == 2
+    assert readers(team) == []
+
+
+@pytest.mark.parametrize(
+    ("verbs", "refused"),
+    [
+        (["list"], 'cannot create resource "pods"'),
+        (["list", "create", "get", "delete"], 'cannot (get|create) resource "pods/exec"'),
+    ],
+)
+def test_a_user_without_the_rights_is_told_which(
+    server: ApiServer, team: Namespace, saved: Job, verbs: list[str], refused: str
+) -> None:
+    """Without the right to see the claim, its pod shows whether it is there."""
+    allow(team, {"regroup.dev": {"trainingjobs": ["get"]}, "": {"pods": verbs}})
+    config = server.kubeconfig_of(Identity("mallory", "mallory"))
+    with TrainingClient(namespace=team.name, kubeconfig=config) as client:
+        job = client.job(saved.name)
+        with pytest.raises(ClusterError, match=f"{refused}.*: ask an administrator"):
+            job.load_state_dict()
+    assert readers(team) == []
+
+
+def test_a_reader_that_does_not_start_is_named_and_deleted(
+    team: Namespace, gpt: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TrainingClientError, match="job gpt has no checkpoint yet"):
+        gpt.load_state_dict()
+    newest = {"lastStep": 120, "path": SAVED["path"]}
+    team.write_status(running_status(images={"trainer": "x"}, checkpoint=newest))
+    with pytest.raises(TrainingClientError, match="claim shared of job gpt is gone"):
+        gpt.load_state_dict()
+    make_claim(team)
+    monkeypatch.setattr("regroup.training_client.kubernetes_job.START_SECONDS", 0.0)
+    with pytest.raises(
+        ClusterError, match=r"gpt-reader-\w+ does not run: Pending: nothing says why"
+    ):
+        gpt.load_state_dict()
+    assert readers(team) == []
 
 
 async def test_the_same_without_blocking_an_event_loop(team: Namespace) -> None:

@@ -95,6 +95,13 @@ def test_a_function_trains_on_two_workers(client: TrainingClient, tmp_path: Path
         job.wait(0)
     points = wait_until("points", job.metrics, SECONDS)
     assert points[-1].loss is not None
+    wait_until("a checkpoint", job.checkpoints, SECONDS)
+    weights = job.load_state_dict(5)  # while it trains
+    assert {name: tuple(tensor.shape) for name, tensor in weights.items()} == {
+        "weight": (1, 1),
+        "bias": (1,),
+    }
+    weights["weight"].add_(1)  # it is the caller's
     go.touch()
     done = job.wait(SECONDS)
     assert (done.phase, done.progress.step) == ("Succeeded", 20)
@@ -103,6 +110,8 @@ def test_a_function_trains_on_two_workers(client: TrainingClient, tmp_path: Path
     saved = job.checkpoints()
     assert saved[0].step == 20
     assert all(checkpoint.resumable and not checkpoint.problem for checkpoint in saved)
+    with pytest.raises(TrainingClientError, match=r"--step 7: not in .*: choose one of 20, "):
+        job.load_state_dict(7)
     kept = job.metrics()
     assert [p.step for p in kept] == sorted(p.step for p in kept)
     assert kept[0].world_size == 2
@@ -138,6 +147,8 @@ def test_a_function_that_raises_fails_the_job(client: TrainingClient) -> None:
     assert raised.value.status.phase == "Failed"
     assert any("ValueError: no such data" in line for line in job.logs())
     assert job.checkpoints() == []
+    with pytest.raises(TrainingClientError, match="job bad has no checkpoint yet"):
+        job.load_state_dict()
 
 
 async def test_the_same_without_blocking_an_event_loop(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 import regroup
-from regroup import CodeError, TrainingClient, TrainingClientError, TrainingJob
+from regroup import (
+    CodeError,
+    TrainingClient,
+    TrainingClientError,
+    TrainingJob,
+    TrainingJobSpec,
+)
 from regroup.training_client.job_document import INSTALLER
 from regroup.training_client.kubernetes_backend import KubernetesBackend
 from regroup.training_client.training_job import TrainOptions
@@ -100,6 +106,17 @@ def test_import_regroup_loads_nothing_else() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_without_torch_weights_are_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regroup.training_client.local_job import LocalJob
+
+    job = LocalJob("a", TrainingJobSpec.model_validate({"trainer": {}}), tmp_path, tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(TrainingClientError, match=r"torch cannot be found: type pip install 'reg"):
+        job.load_state_dict()
 
 
 def test_every_name_that_is_exported_can_be_imported() -> None:

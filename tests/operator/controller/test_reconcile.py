@@ -22,6 +22,7 @@ from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.controller.operator_traces import OperatorTraces, Round
+from regroup_operator.controller.reconcile import CONFLICT_SECONDS
 from regroup_operator.decide.plan import CreateWorker, Plan
 from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
@@ -357,17 +358,18 @@ class ContestedServer(Server):
         return answer
 
 
-async def test_a_status_that_is_refused_is_written_again_at_once_and_then_with_a_back_off() -> None:
+async def test_a_status_that_is_refused_is_written_again_soon_and_then_with_a_back_off() -> None:
     server = ContestedServer(make_document("first"))
     async with reconciler_of(server) as reconciler:
-        assert await reconciler.reconcile(("a", "gpt")) == 0.0
+        assert await reconciler.reconcile(("a", "gpt")) == CONFLICT_SECONDS
         with pytest.raises(ConflictError):
             await reconciler.reconcile(("a", "gpt"))
         assert len(server.statuses) == 2
         server.is_contested = False
-        assert await reconciler.reconcile(("a", "gpt")) != 0.0
+        assert await reconciler.reconcile(("a", "gpt")) != CONFLICT_SECONDS
         server.is_contested = True
-        assert await reconciler.reconcile(("a", "gpt")) == 0.0, "once does not count for ever"
+        again = await reconciler.reconcile(("a", "gpt"))
+        assert again == CONFLICT_SECONDS, "once does not count for ever"
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(

@@ -123,6 +123,7 @@ def test_the_digests_that_kubelets_report_hold_until_the_job_is_suspended(job: S
     job.outcome = Outcome(result="suspended", message="saved")
     job.run_rounds(4)
     assert job.status.images == {}
+    assert job.status.last_images == {"trainer": f"trainer@{digest}", "coordinator": "operator:1"}
 
 
 # --- losses ---------------------------------------------------------------------------------------

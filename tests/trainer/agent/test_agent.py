@@ -131,7 +131,7 @@ async def test_a_rank_that_does_not_leave_its_generation_in_time_is_killed_and_i
         await asyncio.to_thread(wait_until, "the end of rank 0", lambda: 0 in current.exits)
         agent.kill()
         _, text = await ended(agent)
-    assert "rank 0 did not leave its generation within 1 s; its stack:" in text
+    assert "rank 0 did not leave its generation within 10 s; its stack:" in text
     assert "in wait_for_ever" in text.partition("its stack:")[2]
 
 

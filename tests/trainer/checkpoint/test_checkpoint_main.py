@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from regroup_trainer.checkpoint import catalog
+from regroup_trainer.checkpoint import catalog, publish
 from regroup_trainer.checkpoint.commands import main
 from regroup_trainer.checkpoint.layout import MANIFEST, Layout
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -122,6 +122,14 @@ def test_a_damaged_checkpoint_is_not_exported(layout: Layout) -> None:
     failed = run("export", layout.directory, "--out", layout.directory / "out")
     assert failed.exit_code == 1
     assert "step-6 is damaged: __0_0.distcp has checksum" in failed.output
+
+
+def test_a_job_that_has_not_saved_has_nothing_to_export(layout: Layout) -> None:
+    for step in (2, 4, 6):
+        publish.remove(layout, step, GenerationNumber(1, 2))
+    failed = run("export", layout.directory, "--out", "-")
+    assert failed.exit_code == 1
+    assert "holds no checkpoint to resume from" in failed.output
 
 
 def test_a_folder_that_is_no_job_directory_is_refused_with_what_to_name(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load, load_file
 
 from regroup_trainer import models
 from regroup_trainer.checkpoint.catalog import published
-from regroup_trainer.checkpoint.export import export
+from regroup_trainer.checkpoint.export import export, write_stream
 from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.protocol.config import ModelConfig
@@ -80,6 +85,28 @@ def test_a_large_model_is_split_with_an_index(trained: Path, tmp_path: Path) -> 
     assert set(index["weight_map"].values()) == files
     assert len(files) > 1
     assert "lm_head.weight" not in index["weight_map"]  # tied
+
+
+@pytest.mark.parametrize("part_bytes", [2**28, 1])
+def test_a_stream_has_what_the_files_have(trained: Path, tmp_path: Path, part_bytes: int) -> None:
+    weights = load_file(exported(trained, tmp_path / "out") / "model.safetensors")
+    (newest,) = published(Layout(trained))
+    assert newest.manifest
+    out = io.BytesIO()
+    checksum = write_stream(newest.path, newest.manifest, out, part_bytes)
+    assert checksum == hashlib.blake2b(out.getvalue()).hexdigest()
+    streamed = load(out.getvalue())
+    assert streamed.keys() == weights.keys()
+    assert all(torch.equal(streamed[name], weights[name]) for name in weights)
+
+
+def test_the_command_writes_a_stream_to_standard_output(trained: Path) -> None:
+    words = ["-m", "regroup_trainer.checkpoint", "export", str(trained), "--out", "-"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=200)
+    *verified, end = done.stderr.decode().splitlines()
+    assert end == f"step 2 blake2b {hashlib.blake2b(done.stdout).hexdigest()}"
+    assert "verified __0_0.distcp" in verified
+    assert "model.embed_tokens.weight" in load(done.stdout)
 
 
 def test_a_run_begins_with_given_weights(template: Template, trained: Path, tmp_path: Path) -> None:

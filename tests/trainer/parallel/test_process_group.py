@@ -56,6 +56,7 @@ def test_only_ranks_of_a_script_give_up_a_peer_that_takes_long_to_start(
 ) -> None:
     """One of the built-in trainer may wait for its training data, and reports that."""
     waits: list[timedelta] = []
+    monkeypatch.setattr(os, "environ", {})  # joining names an interface there
     monkeypatch.setattr(process_group, "TCPStore", lambda *_, **__: HashStore())
     monkeypatch.setattr(process_group, "meet", lambda *_: None)
     monkeypatch.setattr(process_group, "_await_others", lambda *args: waits.append(args[-1]))

@@ -6,9 +6,13 @@ It needs nothing but the directory on any mounted volume; only `export` needs to
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 from rich.console import Console
@@ -17,7 +21,7 @@ from rich.text import Text
 
 from regroup_trainer.checkpoint import catalog, lineage, publish
 from regroup_trainer.checkpoint.catalog import Candidate
-from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.layout import Layout, Manifest
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.errors import FencedError, TrainingError
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -26,6 +30,7 @@ from regroup_trainer.system.memory_limit import describe_bytes
 
 EXIT_DAMAGED = 1
 _TABLE_WIDTH = 100
+_STANDARD_OUTPUT = Path("-")
 _DIRECTORY = click.argument(
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
@@ -39,6 +44,7 @@ Examples:
   regroup checkpoint list regroup-runs/gpt
   regroup checkpoint verify /mnt/shared/gpt --step 500
   regroup checkpoint export /mnt/shared/gpt --out gpt-500
+  regroup checkpoint export /mnt/shared/gpt --out - > model.safetensors
 """
 
 
@@ -108,34 +114,74 @@ def verify(directory: Path, step: int | None) -> None:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write.",
+    type=click.Path(file_okay=False, allow_dash=True, path_type=Path),
+    help="Folder to write; `-`: one file of safetensors, without config.json, to standard output.",
 )
 def export(directory: Path, step: int | None, out: Path) -> None:
     """Write the model as safetensors in Hugging Face's layout; the checkpoint is verified
     before.
     """
-    layout = _layout(directory)
-    candidate = _choose(layout, step)
-    problem = candidate.problem
-    if candidate.manifest is not None:
-        problem = catalog.verify(candidate.path, candidate.manifest, candidate.manifest.files)
-    if problem or candidate.manifest is None:
-        raise click.ClickException(f"{candidate.path} is damaged: {problem}: choose another step")
+    candidate = _choose(_layout(directory), step)
+    if out == _STANDARD_OUTPUT:
+        _export_to_standard_output(candidate)
+        return
+    manifest = _verified(candidate)
     if out.exists() and any(out.iterdir()):
         raise click.ClickException(f"--out {out} is not empty: name a new folder")
     from regroup_trainer.checkpoint.export import export as write
 
+    with _explained(out):
+        files = write(candidate.path, manifest, out)
+    for file in files:
+        click.echo(f"{file}  {describe_bytes(file.stat().st_size)}")
+
+
+def _export_to_standard_output(candidate: Candidate) -> None:
+    """Whoever reads a long stream sees on standard error that it goes on, and its checksum."""
+    with _standard_output() as out:
+        manifest = _verified(candidate, lambda name: click.echo(f"verified {name}", err=True))
+        from regroup_trainer.checkpoint.export import write_stream
+
+        with _explained(_STANDARD_OUTPUT):
+            checksum = write_stream(candidate.path, manifest, out)
+    click.echo(f"step {candidate.step} blake2b {checksum}", err=True)
+
+
+@contextmanager
+def _standard_output() -> Iterator[BinaryIO]:
+    """Inside, what any library prints goes to standard error, and only this to standard output."""
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        yield out
+
+
+def _verified(candidate: Candidate, on_file: Callable[[str], object] = str) -> Manifest:
+    """The manifest, once all files are compared with it. Raises ClickException."""
+    manifest = candidate.manifest
+    if manifest is None:
+        raise _damaged(candidate, candidate.problem)
+    for name in manifest.files:
+        if problem := catalog.verify(candidate.path, manifest, [name]):
+            raise _damaged(candidate, problem)
+        on_file(name)
+    return manifest
+
+
+def _damaged(candidate: Candidate, problem: str) -> click.ClickException:
+    return click.ClickException(f"{candidate.path} is damaged: {problem}: choose another step")
+
+
+@contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """Raise what an export raises as a ClickException."""
     try:
-        files = write(candidate.path, candidate.manifest, out)
+        yield
     except OSError as error:
         raise click.ClickException(
             f"--out {out} cannot be written ({error}): free it or choose another"
         ) from error
     except TrainingError as error:
         raise click.ClickException(str(error)) from error
-    for file in files:
-        click.echo(f"{file}  {describe_bytes(file.stat().st_size)}")
 
 
 @main.command()
@@ -200,8 +246,10 @@ def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
 def _choose(layout: Layout, step: int | None) -> Candidate:
     candidates = _counting(layout, _records(layout)) if step is None else catalog.published(layout)
     chosen = next((candidate for candidate in candidates if step in (None, candidate.step)), None)
+    if not candidates:
+        raise click.ClickException(f"{layout.checkpoints} holds no checkpoint to resume from")
     if chosen is None:
-        there = ", ".join(str(candidate.step) for candidate in candidates) or "none at all"
+        there = ", ".join(str(candidate.step) for candidate in candidates)
         raise click.ClickException(
             f"--step {step}: not in {layout.checkpoints}: choose one of {there}"
         )

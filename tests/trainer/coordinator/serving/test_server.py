@@ -611,13 +611,13 @@ async def test_a_terminated_coordinator_begins_the_generation_that_follows_one_w
 ) -> None:
     """A successor takes seconds to start, in which nobody would train."""
     patient = {"heartbeat_milliseconds": 10_000, "timeout_milliseconds": 30_000}
-    async with serving(tmp_path, replicas=2, **patient) as setup:
-        sockets = [await setup.join(make_hello(index)) for index in (0, 1)]
+    async with serving(tmp_path, replicas=3, **patient) as setup:
+        sockets = [await setup.join(make_hello(index)) for index in range(3)]
         first = await asyncio.to_thread(
             wait_until, "a generation", lambda: setup.core.state.current
         )
         await report_lost(setup, "uid-1")
-        assert setup.core.state.current is first, "the rank that is left has not left it yet"
+        assert setup.core.state.current is first, "the ranks that are left have not left it yet"
         await asyncio.wait_for(setup.server.hand_over(0.0, 60), 10)
         following = setup.core.state.current
         assert following is not None
