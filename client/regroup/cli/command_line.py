@@ -17,6 +17,7 @@ from regroup.cli.convert_command import convert
 from regroup.cli.job_code import JobFile, job_in_folder, write_code
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.cli.plan_command import plan_command
+from regroup.cli.ui_commands import ui
 from regroup.cli.validate_command import find_problems, validate
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
@@ -51,6 +52,7 @@ class Commands(Verb, click.Group):
         "regroup validate job.yaml",
         "regroup run job.yaml",
         "regroup run job.yaml --kill worker=1@step=50",
+        "regroup ui",
         "regroup plan --model llama:8b --nodes 2 --gpu h100-80",
         "regroup convert pytorchjob.yaml > job.yaml",
         "regroup checkpoint list regroup-runs/gpt",
@@ -209,7 +211,7 @@ def _spec_of(given: JobFile, folder: Path) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(job["spec"])
 
 
-for command in (run, validate, plan_command, convert, checkpoint, trainingjob):
+for command in (run, ui, validate, plan_command, convert, checkpoint, trainingjob):
     main.add_command(command)
 
 if __name__ == "__main__":

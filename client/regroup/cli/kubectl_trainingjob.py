@@ -22,6 +22,7 @@ from regroup.cli.explain_verbs import logs, timeline, why
 from regroup.cli.failure_verb import simulate_failure
 from regroup.cli.request_verbs import checkpoint, restart
 from regroup.cli.show_verbs import describe, get, status, top
+from regroup.cli.ui_commands import ui_verb
 from regroup.cli.validate_command import validate_files
 
 INTERRUPTED = 130
@@ -87,7 +88,7 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 
 for verb in (
-    submit, get, status, describe, logs, why, timeline, top, debug, scale, suspend, resume,
+    submit, get, status, describe, logs, why, timeline, top, ui_verb, debug, scale, suspend, resume,
     restart, checkpoint, bundle, simulate_failure, doctor, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)

@@ -38,6 +38,8 @@ class LogQuery:
     """Of the container before its last restart."""
     tail_lines: int | None = None
     since_seconds: int | None = None
+    limit_bytes: int | None = None
+    """The log is cut after so many."""
 
 
 class ClusterApi:
@@ -243,6 +245,7 @@ class ClusterApi:
             "previous": query.previous,
             "tail_lines": query.tail_lines,
             "since_seconds": query.since_seconds,
+            "limit_bytes": query.limit_bytes,
         }
         if not query.follow:
             options["_request_timeout"] = (CONNECT_SECONDS, self._timeout)

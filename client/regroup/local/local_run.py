@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,9 @@ from regroup.local.processes import (
     start_coordinator,
     strike,
 )
+from regroup.local.record_file import RecordWriter
 from regroup.local.run_lock import locked
+from regroup.local.run_record import RunRecord
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.protocol.exit_codes import describe_exit
@@ -85,6 +88,8 @@ class LocalRun:
     _pending: list[Fault] = field(default_factory=list)
     _place: Place | None = None
     _client: CoordinatorClient | None = None
+    _record: RecordWriter | None = None
+    _start_wall: float = 0.0
 
     async def run(self) -> Outcome:
         """Train to the end. Returns how it ended. Raises LocalRunError when a process cannot
@@ -92,11 +97,13 @@ class LocalRun:
         """
         directory = Path(self.desired.directory)
         self._pending = list(self.faults)
-        self._start = asyncio.get_running_loop().time()
+        self._start, self._start_wall = asyncio.get_running_loop().time(), time.time()
+        self._record = RecordWriter(directory)
         with (
             locked(directory),
             tempfile.TemporaryDirectory(prefix="regroup-local-") as private,
         ):
+            self._record.begin()
             self._term = newest_term(directory)
             token = secrets.token_hex(16)
             self._place = self._make_place(Path(private), directory / "logs", token)
@@ -104,7 +111,9 @@ class LocalRun:
                 f"http://{ADDRESS}:{self._place.port}", token
             ) as self._client:
                 try:
-                    return await self._play(self._place)
+                    outcome = await self._play(self._place)
+                    self._record.finish(self._run_record(outcome))
+                    return outcome
                 finally:
                     self._kill_all()
                     self._report_lines()
@@ -186,7 +195,23 @@ class LocalRun:
             return
         for recovery in self.status.recoveries:
             self.recoveries[self.status.term, recovery.sequence] = recovery
+        assert self._record is not None
+        self._record.write(self._run_record(None), asyncio.get_running_loop().time())
         self.on_status(self.status)
+
+    def _run_record(self, outcome: Outcome | None) -> RunRecord:
+        """For whoever looks at the folder meanwhile."""
+        assert self._place is not None and self.status is not None
+        newest = tuple(recovery for _, recovery in sorted(self.recoveries.items()))[-10:]
+        return RunRecord(
+            job=self.desired.job,
+            workers=self.desired.replicas,
+            start=self._start_wall,
+            time=time.time(),
+            port=self._place.port,
+            report=self.status.model_copy(update={"recoveries": newest}),
+            outcome=outcome,
+        )
 
     def _report_lines(self) -> None:
         for agent in self.agents.values():

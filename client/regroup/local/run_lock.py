@@ -54,3 +54,21 @@ def _lock(descriptor: int, folder: Path) -> None:
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except OSError as error:
         raise FolderError(explain(error, folder)) from None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a run has the folder at this moment.
+
+    The kernel's list of locks says it: to try the lock could turn away a run that starts.
+    """
+    file = folder / LOCK_NAME
+    try:
+        inode, holder = file.stat().st_ino, file.read_text(errors="replace")
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return False
+    # A number of an inode is unique in its file system alone.
+    return any(
+        words[1] == "FLOCK" and words[4] == holder and words[5].endswith(f":{inode}")
+        for words in locks
+    )

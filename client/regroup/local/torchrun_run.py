@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,9 @@ from regroup.local.processes import (
     kill_with_descendants,
     strike,
 )
+from regroup.local.record_file import RecordWriter
 from regroup.local.run_lock import locked
+from regroup.local.run_record import RunRecord
 from regroup_operator.api import torchrun_end
 from regroup_operator.api.torchrun_end import AttemptState
 from regroup_operator.api.user_script import Script
@@ -156,6 +159,8 @@ class TorchrunRun:
     _noted: int = 0
     """The last attempt whose ranks were seen."""
     _pattern: ProgressPattern | None = None
+    _start_wall: float = 0.0
+    _record: RecordWriter = field(init=False)
 
     async def run(self) -> Outcome:
         """Train to the end. Raises LocalRunError when the store cannot start, and FolderError when
@@ -164,8 +169,13 @@ class TorchrunRun:
         self._pending = list(self.faults)
         if self.wanted.progress_pattern:
             self._pattern = ProgressPattern(self.wanted.progress_pattern)
+        self._record = RecordWriter(self.wanted.directory)
+        self._start_wall = time.time()
         with locked(self.wanted.directory):
-            return await self._play(_now())
+            self._record.begin()
+            outcome = await self._play(_now())
+            self._record.finish(self._run_record(outcome))
+            return outcome
 
     async def _play(self, start: float) -> Outcome:
         try:
@@ -174,6 +184,7 @@ class TorchrunRun:
                 self._keep_agents()
                 self._note_running()
                 self._report_lines()
+                self._record.write(self._run_record(None), _now())
                 if (outcome := self._outcome()) is not None:
                     return outcome
                 if self._suspended:
@@ -356,6 +367,21 @@ class TorchrunRun:
         if found is not None and found != self.step:
             self.step = found
             self.on_step(found)
+
+    def _run_record(self, outcome: Outcome | None) -> RunRecord:
+        """For whoever looks at the folder meanwhile."""
+        found = self.step or Found(0, 0, None)
+        return RunRecord(
+            job=self.wanted.job,
+            workers=self.wanted.replicas,
+            start=self._start_wall,
+            time=time.time(),
+            launcher="torchrun",
+            step=found.step,
+            total_steps=found.total,
+            loss=found.loss,
+            outcome=outcome,
+        )
 
     async def _wind_up(self) -> Outcome:
         for agent in self.agents.values():

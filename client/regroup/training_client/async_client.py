@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from regroup.training_client.checkpoint_list import SavedCheckpoint
+from regroup.local.checkpoint_list import SavedCheckpoint
 from regroup.training_client.job import Job
 from regroup.training_client.progress_display import progress_shown
 from regroup.training_client.training_client import RUNS_FOLDER, TrainingClient

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from regroup.training_client.checkpoint_list import SavedCheckpoint
+from regroup.local.checkpoint_list import SavedCheckpoint, read_list
 from regroup.training_client.client_errors import JobFailedError, TrainingClientError
 from regroup.training_client.progress_display import progress_shown
 from regroup.training_client.weight_stream import MOST_BYTES, WeightStream
@@ -128,6 +128,16 @@ def points_of(text: str | bytes) -> list[SeriesPoint]:
     except ValueError:
         raise TrainingClientError(
             "metrics: what the coordinator answers cannot be read: use a client of its release"
+        ) from None
+
+
+def checkpoints_of(text: str) -> list[SavedCheckpoint]:
+    """What the command that lists checkpoints prints. Raises TrainingClientError."""
+    try:
+        return read_list(text)
+    except ValueError:
+        raise TrainingClientError(
+            "checkpoints: what the job lists cannot be read: use a client of its release"
         ) from None
 
 

@@ -20,16 +20,15 @@ from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_channels import CommandStream
 from regroup.kubernetes.pod_logs import Follower, choose, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
-from regroup.training_client.checkpoint_list import (
+from regroup.local.checkpoint_list import (
     MODULE,
     SavedCheckpoint,
     directory_of,
     list_command,
     only_newest,
-    read_list,
 )
 from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.job import Job, points_of, require_workers
+from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
 from regroup.training_client.reader_pod import LIFE_SECONDS, reader_of
 from regroup.training_client.weight_stream import Ending, WeightStream
 from regroup_operator.api.names import COORDINATOR, WORKER
@@ -107,7 +106,7 @@ class KubernetesJob(Job):
         if done.exit_code:
             said = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
             raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {said}")
-        return read_list(done.stdout)
+        return checkpoints_of(done.stdout)
 
     @contextmanager
     def _weights(self, step: int | None) -> Iterator[WeightStream]:

@@ -17,21 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from regroup.local.local_desired import local_desired, ranks_per_worker
-from regroup.local.local_run import LocalRun, LocalRunError
-from regroup.local.log_lines import LogLines
-from regroup.local.run_folder import explain
-from regroup.local.run_lock import FolderError
-from regroup.training_client.checkpoint_list import (
+from regroup.local.checkpoint_list import (
     CHECKPOINTS,
     MODULE,
     SavedCheckpoint,
     list_command,
-    read_list,
 )
+from regroup.local.local_desired import local_desired, ranks_per_worker
+from regroup.local.local_run import LocalRun, LocalRunError
+from regroup.local.local_status import job_status
+from regroup.local.log_lines import LogLines
+from regroup.local.run_folder import explain
+from regroup.local.run_lock import FolderError
 from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.job import Job, points_of, require_workers
-from regroup.training_client.local_status import job_status
+from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
 from regroup.training_client.weight_stream import Ending, WeightStream, no_checkpoint
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
@@ -139,7 +138,7 @@ class LocalJob(Job):
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise TrainingClientError(f"checkpoints: {' '.join(done.stderr.split())}")
-        return read_list(done.stdout)
+        return checkpoints_of(done.stdout)
 
     @contextlib.contextmanager
     def _weights(self, step: int | None) -> Iterator[WeightStream]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from regroup.training_client.checkpoint_list import MODULE
+from regroup.local.checkpoint_list import MODULE
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.weight_stream import no_checkpoint
 from regroup_operator.api.names import DOMAIN, JOB, MAIN_CONTAINER

@@ -104,7 +104,7 @@ def test_every_verb_that_shows_an_object_has_an_output_for_programs() -> None:
         if not any(parameter.name == "output" for parameter in command.params)
     }
     assert without == {
-        "logs", "checkpoint", "bundle", "simulate-failure", "validate", "completion",
+        "logs", "ui", "checkpoint", "bundle", "simulate-failure", "validate", "completion",
     }  # fmt: skip
     assert any(one.name == "output" for one in checkpoint.commands["now"].params)
 

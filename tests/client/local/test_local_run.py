@@ -14,6 +14,7 @@ import pytest
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun, LocalRunError, newest_term
 from regroup.local.processes import descendants, find_rank
+from regroup.local.record_file import read_record
 from regroup_trainer.checkpoint.layout import Layout, published_step
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
@@ -65,6 +66,10 @@ def test_training_survives_the_loss_of_every_part_in_turn(tmp_path: Path) -> Non
     assert all(
         (recovery.restored_from, recovery.lost_steps) == ("Peers", 0) for recovery in unplanned
     )
+    record = read_record(tmp_path)
+    assert record is not None and record.report is not None
+    assert record.outcome == outcome
+    assert record.report.recoveries == tuple(r for _, r in sorted(run.recoveries.items()))[-10:]
 
 
 def _worker_of_rank_zero(run: LocalRun) -> int:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from regroup.cli.command_line import main
+from regroup.local.record_file import read_record
 from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.job_status import Outcome
@@ -263,3 +264,7 @@ def test_a_step_that_the_pattern_finds_is_a_moment_for_a_kill(
     assert done.exit_code == 0, done.output
     assert "killed rank 0 at step 3" in done.output
     assert "rank 0: threads None" in done.output, "torchrun sets it for several ranks only"
+    record = read_record(tmp_path / "run")
+    assert record is not None and record.outcome is not None
+    ended = record.launcher, record.outcome.result, record.step
+    assert ended == ("torchrun", "completed", 3)

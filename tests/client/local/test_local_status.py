@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regroup.training_client.local_status import job_status
+from regroup.local.local_status import job_status
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
 from regroup_trainer.protocol.ledger import Ledger

@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from regroup.training_client.client_errors import TrainingClientError
 from regroup_operator.api.status import CheckpointStatus
 
 MODULE = "regroup_trainer.checkpoint"
@@ -41,13 +40,8 @@ def list_command(directory: str) -> list[str]:
 
 
 def read_list(text: str) -> list[SavedCheckpoint]:
-    """What that command prints: the newest first. Raises TrainingClientError."""
-    try:
-        return _list.validate_json(text)
-    except ValueError:
-        raise TrainingClientError(
-            "checkpoints: what the job lists cannot be read: use a client of its release"
-        ) from None
+    """What that command prints: the newest first. Raises ValueError."""
+    return _list.validate_json(text)
 
 
 def directory_of(newest: CheckpointStatus) -> str | None:

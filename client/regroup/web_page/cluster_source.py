@@ -1,0 +1,172 @@
+"""The jobs of a cluster, as far as the user of the kubeconfig may read them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.event_record import EventRecord, read_events
+from regroup.kubernetes.job_record import JobRecord, read_job
+from regroup.kubernetes.pod_logs import choose, read_logs
+from regroup.kubernetes.pod_record import PodRecord, read_pods
+from regroup.local.checkpoint_list import (
+    MODULE,
+    SavedCheckpoint,
+    directory_of,
+    list_command,
+    only_newest,
+    read_list,
+)
+from regroup.local.display import without_escapes
+from regroup.web_page.job_source import (
+    JobView,
+    LogTail,
+    NoSuchJobError,
+    SourceError,
+    WorkerRow,
+    ranks_text,
+)
+from regroup.web_page.page_data import LONGEST_LINE, MOST_LINES, cut
+from regroup_operator.api.names import COORDINATOR, WORKER
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
+from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
+
+POD_SECONDS = 15.0
+"""What a pod may take to answer."""
+MOST_PODS = 16
+"""Pods whose logs are read for one look."""
+MOST_LOG_BYTES = 4 * 1024 * 1024
+"""Of each of them."""
+_IDENTIFIER = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})", re.ASCII)
+
+
+class ClusterSource:
+    """The TrainingJobs of a namespace, or of all."""
+
+    def __init__(self, api: ClusterApi, namespace: str | None) -> None:
+        self._api = api
+        self._namespace = namespace
+        where = "all namespaces" if namespace is None else f"namespace {namespace}"
+        self.title = f"TrainingJobs in {where}"
+
+    def jobs(self) -> dict[str, JobRecord]:
+        """As `get` lists them, by `namespace/name`."""
+        found = (read_job(document) for document in self._api.jobs(self._namespace))
+        return {f"{job.namespace}/{job.name}": job for job in found}
+
+    def view(self, identifier: str) -> JobView:
+        """As `describe` shows it."""
+        namespace, name = self._place(identifier)
+        job = read_job(self._api.job(namespace, name))
+        left_out = max(0, job.status.replicas - len(job.status.workers))
+        return JobView(job, worker_rows(job), left_out, self._events(namespace, name))
+
+    def series(self, identifier: str) -> Sequence[SeriesPoint]:
+        """From the coordinator's pod, through the API server; none while no coordinator runs."""
+        namespace, name = self._place(identifier)
+        pod = _running(self._pods(namespace, name), COORDINATOR)
+        if pod is None:
+            return ()
+        text = self._api.get_of_pod(namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, POD_SECONDS)
+        try:
+            return Series.model_validate_json(text).points
+        except ValueError:
+            raise SourceError("the coordinator's series cannot be read: use its release") from None
+
+    def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
+        """All, as a worker's pod lists them; the newest alone where none does."""
+        namespace, name = self._place(identifier)
+        newest = read_job(self._api.job(namespace, name)).status.checkpoint
+        pod = _running(self._pods(namespace, name), WORKER)
+        directory = directory_of(newest)
+        if directory is None or pod is None:
+            return only_newest(newest)
+        words = [*pod.command[:-1], MODULE, *list_command(directory)]
+        try:
+            return read_list(self._api.run_in_pod(namespace, pod, words, POD_SECONDS).stdout)
+        except (ClusterError, ValueError):  # who may read jobs may not always run commands in pods
+            return only_newest(newest)
+
+    def logs(self, identifier: str, rank: int | None) -> LogTail:
+        """An equal share of the newest lines of each worker's pod."""
+        namespace, name = self._place(identifier)
+        job, notes = read_job(self._api.job(namespace, name)), list[str]()
+        choice = choose(job, rank, failed=False)
+        pods = _with_rank(job, rank, choice.pods(job, self._pods(namespace, name)))
+        if left_out := max(0, len(pods) - MOST_PODS):
+            notes.append(f"{left_out} of {len(pods)} pods are left out: give a rank")
+        share = max(1, MOST_LINES // max(1, min(len(pods), MOST_PODS)))
+        query = LogQuery(tail_lines=share, limit_bytes=MOST_LOG_BYTES)
+        lines: list[str] = []
+        for pod in pods[:MOST_PODS]:
+            found = read_logs(self._api, namespace, [pod], choice, query, notes.append)
+            shown = (cut(without_escapes(line), LONGEST_LINE) for line in found)
+            lines += itertools.islice(shown, 2 * share)  # of the container before a restart, too
+        return LogTail(lines, "; ".join(notes))
+
+    def _place(self, identifier: str) -> tuple[str, str]:
+        found = _IDENTIFIER.fullmatch(identifier)
+        if found is None or self._namespace not in (None, found[1]):
+            raise NoSuchJobError(f"there is no job {identifier!r} in what is shown")
+        return found[1], found[2]
+
+    def _pods(self, namespace: str, name: str) -> list[PodRecord]:
+        return read_pods(self._api.pods(namespace, name))
+
+    def _events(self, namespace: str, name: str) -> Sequence[EventRecord]:
+        about = f"involvedObject.kind=TrainingJob,involvedObject.name={name}"
+        try:
+            return read_events(self._api.events(namespace, about))
+        except ClusterError as error:  # who may read jobs may not always read events
+            return [EventRecord(None, "Warning", "EventsNotRead", "", "", str(error))]
+
+
+def worker_rows(job: JobRecord) -> list[WorkerRow]:
+    """The workers that the status lists."""
+    status = job.status
+    ranks = _ranks_per_worker(job)
+    slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
+
+    def note(first: int | None) -> str:
+        if first is None:
+            return ""
+        own = (rank for rank in sorted(slow) if first <= rank < first + ranks)
+        return ", ".join(f"rank {rank}: {slow[rank]}" for rank in own)
+
+    return [
+        WorkerRow(
+            worker=one.index,
+            pod=one.pod,
+            node=one.node,
+            state=one.state,
+            ranks=ranks_text(one.rank, ranks),
+            step=None,
+            note=note(one.rank),
+        )
+        for one in status.workers
+    ]
+
+
+def _ranks_per_worker(job: JobRecord) -> int:
+    status = job.status
+    return max(1, status.world_size // status.ready_replicas) if status.ready_replicas else 1
+
+
+def _with_rank(job: JobRecord, rank: int | None, pods: list[PodRecord]) -> list[PodRecord]:
+    """The pod that has the rank, where the status says so: it lists 64 workers."""
+    ranks = _ranks_per_worker(job)
+    named = {
+        one.pod
+        for one in job.status.workers
+        if None not in (rank, one.rank) and 0 <= (rank or 0) - (one.rank or 0) < ranks
+    }
+    return [pod for pod in pods if pod.name in named] or pods
+
+
+def _running(pods: Sequence[PodRecord], role: str) -> PodRecord | None:
+    """The newest pod of that role that runs."""
+    found = [pod for pod in pods if (pod.role, pod.phase) == (role, "Running") and not pod.deleting]
+    return max(found, key=lambda pod: (len(pod.name), pod.name), default=None)

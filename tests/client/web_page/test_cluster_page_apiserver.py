@@ -1,0 +1,124 @@
+"""`kubectl trainingjob ui` on a real API server, as its user may read it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
+
+import pytest
+
+from devcluster.apiserver import ApiServer
+from devcluster.pki import Identity
+from regroup_operator.api.names import labels
+from regroup_trainer.protocol.job_status import Series, SeriesPoint
+from tests.support.cluster_objects import running_status
+from tests.support.kube_api import Api, Json, Namespace, install_definition
+from tests.support.played_kubelet import SUCCESS, Played, played_node
+from tests.support.specs import SMALLEST
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+PROGRAM = Path(sys.executable).parent / "kubectl-trainingjob"
+
+
+def play(pod: str, words: Sequence[str]) -> Played:
+    """What the pods of the node do."""
+    if words[0] == "GET":
+        text = Series(points=(SeriesPoint(time=1.0, step=7, world_size=3, loss=0.5),))
+        body = text.model_dump_json()
+        return f"HTTP/1.0 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}", "", SUCCESS
+    saved = [{"step": step, "path": f"/data/step-{step}"} for step in (100, 50)]
+    return json.dumps(saved), "", SUCCESS
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server, played_node(server, "n1", play):
+        install_definition(Api(server.kubeconfig))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def team(server: ApiServer) -> Namespace:
+    """A namespace with a job that trains."""
+    made = Namespace.make(Api(server.kubeconfig), "pages")
+    assert made.create(SMALLEST).status == 201
+    assert made.write_status(running_status()).status == 200
+    for name, role in (("gpt-c1", "coordinator"), ("gpt-w0-1", "worker")):
+        command = ["python", "-m", "regroup_trainer.agent"]
+        pod: Json = {
+            "metadata": {"name": name, "labels": labels("gpt", role)},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "main", "image": "x", "command": command}],
+            },
+        }
+        created = made.api.request("POST", made.core("pods"), pod)
+        assert created.status == 201, created.message
+        written = {**created.body, "status": {"phase": "Running"}}
+        assert made.api.request("PUT", made.core(f"pods/{name}/status"), written).status == 200
+    return made
+
+
+class Page:
+    """What a browser reads that has opened the address."""
+
+    def __init__(self, address: str) -> None:
+        jar = CookieJar(DefaultCookiePolicy(rfc2965=True))
+        self._base = address.partition("/?")[0]
+        self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(jar))
+        with self._opener.open(address, timeout=60) as first:
+            assert first.status == 200
+
+    def read(self, path: str) -> Any:
+        with self._opener.open(self._base + path, timeout=60) as answer:
+            return json.loads(answer.read())
+
+
+@contextmanager
+def page(kubeconfig: Path, *options: str) -> Iterator[Page]:
+    """The page of the command."""
+    words = [str(PROGRAM), "ui", "--no-browser", "--kubeconfig", str(kubeconfig), *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield Page(line[line.index("http") :].strip())
+        finally:
+            process.terminate()
+
+
+def test_the_jobs_of_a_namespace_and_one_of_them(team: Namespace) -> None:
+    with page(team.api.kubeconfig, "-n", team.name) as shown:
+        (job,) = shown.read("/api/jobs")["jobs"]
+        assert (job["id"], job["phase"], job["step"]) == (f"{team.name}/gpt", "Running", 120)
+        where = f"?id={quote(job['id'])}"
+        details = shown.read(f"/api/job{where}")
+        assert len(details["workerRows"]) == 3
+        assert [one["generation"] for one in details["timeline"]["recoveries"]] == ["1.2", "1.3"]
+        parts = ("job", "series", "checkpoints")
+        with ThreadPoolExecutor() as tabs:  # as the page asks: at the same time
+            answers = tabs.map(lambda part: shown.read(f"/api/{part}{where}"), 2 * parts)
+            found = dict(zip(2 * parts, answers, strict=True))
+        assert found["series"]["loss"] == [0.5]
+        assert [one["step"] for one in found["checkpoints"]["checkpoints"]] == [100, 50]
+
+
+def test_a_user_sees_no_more_than_by_kubectl(server: ApiServer, team: Namespace) -> None:
+    nobody = server.kubeconfig_of(Identity("nobody", "nobody"))
+    with page(nobody, "-n", team.name) as shown:
+        for path in ("/api/jobs", f"/api/job?id={team.name}/gpt"):
+            with pytest.raises(HTTPError) as refused:
+                shown.read(path)
+            assert refused.value.code == 502
+            assert "cannot" in refused.value.read().decode()
+            refused.value.close()

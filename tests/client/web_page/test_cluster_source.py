@@ -1,0 +1,157 @@
+"""The jobs of a cluster on the page: what is asked for, and what a user may not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.pod_channels import CommandOutput
+from regroup.web_page.cluster_source import ClusterSource
+from regroup.web_page.job_source import NoSuchJobError, SourceError
+from regroup_operator.api.resource import Object
+from regroup_trainer.protocol.job_status import Series, SeriesPoint
+from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
+
+SAVED = '[{"step": 100, "path": "/data/step-100", "sizeBytes": 5}, {"step": 50, "path": "/data"}]'
+
+
+class Api:
+    """What ClusterApi answers about a job `gpt` with three workers."""
+
+    def __init__(self, **status: Any) -> None:
+        self.status = running_status(**status)
+        self.refused: set[str] = set()
+        self.series = Series(points=(SeriesPoint(time=1.0, step=1, world_size=3),))
+        self.roles = {"gpt-c1": "coordinator", **{f"gpt-w{n}-1": "worker" for n in range(3)}}
+        self.read: list[str] = []
+
+    def jobs(self, namespace: str | None) -> list[Object]:
+        return [job_object(self.status)]
+
+    def job(self, namespace: str, name: str) -> Object:
+        return job_object(self.status, name=name)
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        return [pod_object(name, role=role) for name, role in self.roles.items()]
+
+    def events(self, namespace: str, selector: str) -> list[Object]:
+        self._refuse("events")
+        return [event_object("WorkerLost", "it is lost")]
+
+    def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
+        self._refuse("series")
+        return self.series.model_dump_json()
+
+    def run_in_pod(
+        self, namespace: str, pod: object, words: object, seconds: float
+    ) -> CommandOutput:
+        self._refuse("exec")
+        return CommandOutput(SAVED, "", 0)
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        self._refuse("logs")
+        self.read.append(pod)
+        number = int(pod.split("-")[1][1:])
+        yield from (f"rank {number}: \x1b[1m{n}" for n in range(query.tail_lines or 9999))
+
+    def _refuse(self, what: str) -> None:
+        if what in self.refused:
+            raise ClusterError(f"you may not read {what}")
+
+
+def source(api: Api, namespace: str | None = "team") -> ClusterSource:
+    return ClusterSource(cast(ClusterApi, api), namespace)
+
+
+def test_jobs_are_known_by_namespace_and_name() -> None:
+    assert [*source(Api()).jobs()] == ["team/gpt"]
+    assert source(Api(), None).title == "TrainingJobs in all namespaces"
+
+
+def test_a_job_is_shown_with_the_ranks_of_its_workers_and_stragglers() -> None:
+    slow = [{"rank": 1, "node": "n2", "percent": 40}]
+    view = source(Api(stragglers=slow, replicas=70)).view("team/gpt")
+    assert [row.ranks for row in view.workers] == ["0", "1", "2"]
+    assert view.workers[1].note == "rank 1: 40% slower than the others"
+    assert view.workers_left_out == 67
+    assert view.events[0].reason == "WorkerLost"
+
+
+def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
+    slow = [{"rank": 2, "node": "n2", "percent": 40}]
+    view = source(Api(stragglers=slow, worldSize=2**31 - 1, readyReplicas=1)).view("team/gpt")
+    assert view.workers[0].note == "rank 2: 40% slower than the others"
+
+
+def test_workers_with_several_ranks() -> None:
+    workers = [{"index": n, "pod": f"w{n}", "state": "Training", "rank": 8 * n} for n in range(3)]
+    view = source(Api(worldSize=24, workers=workers)).view("team/gpt")
+    assert [row.ranks for row in view.workers] == ["0-7", "8-15", "16-23"]
+
+
+def test_who_may_not_read_events_sees_the_job_and_why() -> None:
+    api = Api()
+    api.refused = {"events"}
+    (event,) = source(api).view("team/gpt").events
+    assert event.message == "you may not read events"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpt", "other/gpt", "team/../secrets", "team/gpt/log", "team/GPT", "team/gpt?a=b"]
+)
+def test_a_name_that_is_none_of_the_jobs_is_not_asked_for(name: str) -> None:
+    with pytest.raises(NoSuchJobError):
+        source(Api()).view(name)
+
+
+def test_series_come_from_the_coordinator_if_one_runs() -> None:
+    api = Api()
+    assert source(api).series("team/gpt") == api.series.points
+    api.roles = {}
+    assert source(api).series("team/gpt") == ()
+
+
+def test_a_series_that_cannot_be_read_is_said() -> None:
+    class Old(Api):
+        def get_of_pod(self, *_: object) -> str:
+            return "<html>"
+
+    with pytest.raises(SourceError, match="series"):
+        source(Old()).series("team/gpt")
+
+
+def test_checkpoints_are_listed_by_a_worker_else_the_newest_is_known() -> None:
+    api = Api()
+    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100, 50]
+    api.refused = {"exec"}
+    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100]
+    api.roles = {}
+    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100]
+
+
+def test_logs_are_shared_between_the_workers_or_one_ranks() -> None:
+    api = Api()
+    lines = source(api).logs("team/gpt", None).lines
+    assert len(lines) == 3 * 166
+    assert lines[0] == "rank 0: 0"
+    api.read.clear()
+    assert {line[:8] for line in source(api).logs("team/gpt", 2).lines} == {"rank 2: "}
+    assert api.read == ["gpt-w2-1"]
+
+
+def test_logs_that_may_not_be_read_are_noted() -> None:
+    api = Api()
+    api.refused = {"logs"}
+    tail = source(api).logs("team/gpt", 1)
+    assert (tail.lines, tail.note) == ([], "gpt-w1-1: you may not read logs")
+
+
+def test_a_job_with_many_pods_shows_the_logs_of_some() -> None:
+    api = Api()
+    api.roles = {f"gpt-w{n}-1": "worker" for n in range(40)}
+    assert "24 of 40 pods are left out" in source(api).logs("team/gpt", None).note
+    assert len(api.read) == 16
