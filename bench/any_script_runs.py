@@ -16,7 +16,6 @@ from regroup.local.log_lines import LogLines
 from regroup.local.processes import (
     ADDRESS,
     dies_with,
-    free_port,
     kill_rank_of_torchrun,
     kill_with_descendants,
 )
@@ -24,6 +23,7 @@ from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.system.machine_address import free_port
 
 RESTARTS = 100
 

@@ -33,12 +33,12 @@ from regroup.local.processes import (
     NODE_OF_COORDINATOR,
     LocalProcess,
     Place,
-    free_port,
     start_coordinator,
 )
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
+from regroup_trainer.system.machine_address import free_port
 
 OURS = "regroup"
 CASES = ("8x1", "64x1", "256x1", "512x1", "32x8", "128x8")

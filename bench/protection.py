@@ -36,13 +36,13 @@ from regroup.local.processes import (
     ADDRESS,
     LocalProcess,
     Place,
-    free_port,
     start_agent,
     start_coordinator,
 )
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.environment import RANK_ENTRY
+from regroup_trainer.system.machine_address import free_port
 
 ON, OFF = "regroup", "bare"
 STARTS, PAIRS, STEPS = 6, 7, 30

@@ -14,7 +14,8 @@ from typing import Any
 
 from demo import programs
 from demo.waiting import wait_for
-from regroup.local.processes import ADDRESS, free_port
+from regroup.local.processes import ADDRESS
+from regroup_trainer.system.machine_address import free_port
 
 IN_NAMESPACE = (
     *("unshare", "--mount", "--map-root-user", "sh", "-c"),

@@ -19,7 +19,8 @@ import yaml
 from demo import programs
 from demo.errors import MissingError
 from demo.promql import Server
-from regroup.local.processes import ADDRESS, free_port
+from regroup.local.processes import ADDRESS
+from regroup_trainer.system.machine_address import free_port
 
 READY_SECONDS = 30.0
 

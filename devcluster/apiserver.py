@@ -7,7 +7,6 @@ Example: `with ApiServer() as server: server.kubectl("apply", "-f", "manifests/c
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from devcluster.pki import Identity
 from devcluster.processes import Launch, Processes, run
 from devcluster.progress import silent
 from devcluster.waiting import wait_until
+from regroup_trainer.system.machine_address import free_ports
 
 SERVICES = "198.19.128.0/17"
 """Range of service addresses, where nothing listens: enough for a test of thousands of jobs."""
@@ -40,7 +40,7 @@ class ApiServer:
         self._controllers, self._flags = controllers, flags
         self._state = Path(tempfile.mkdtemp(prefix="regroup-api-"))
         self._processes = Processes(self._state)
-        port, etcd_port, peer_port = _free_ports(3)
+        port, etcd_port, peer_port = free_ports(3)
         self.endpoint = ApiEndpoint(
             self.bin, self._state, "127.0.0.1", port, etcd_port, peer_port, SERVICES
         )
@@ -128,13 +128,3 @@ class ApiServer:
         for name in ("etcd", "kube-apiserver"):
             self._processes.require_running(name)
         return self.endpoint.api.answers("/readyz")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -16,7 +16,8 @@ from bench.recovery_settings import SILENCE_SECONDS
 from bench.scale.course import Report, Subject
 from bench.scale.players import Players, agents_program
 from bench.scale.settings import STEP_MS, Size
-from regroup.local.processes import ADDRESS, dies_with, free_port
+from regroup.local.processes import ADDRESS, dies_with
+from regroup_trainer.system.machine_address import free_port
 
 MODULE = "torchft"
 LIGHTHOUSE = """

@@ -16,8 +16,9 @@ from typing import ClassVar
 from bench.scale.course import Report, Subject
 from bench.scale.players import Players
 from bench.scale.settings import Size
-from regroup.local.processes import ADDRESS, dies_with, free_port
+from regroup.local.processes import ADDRESS, dies_with
 from regroup_operator.render.torchrun_commands import store_command
+from regroup_trainer.system.machine_address import free_port
 
 PROCESSES = 4
 RUN = "bench-1"

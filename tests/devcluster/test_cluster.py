@@ -21,6 +21,7 @@ from devcluster.cluster import Cluster
 from devcluster.processes import Processes
 from devcluster.progress import silent, to_stderr
 from devcluster.removal import remove
+from regroup_trainer.system.machine_address import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -194,9 +195,7 @@ def test_logs_exec_and_port_forward_work_and_pods_are_reached_from_the_machine(
     address = field(cluster, "pod/talker", ".status.podIP")
     with urllib.request.urlopen(f"http://{address}:8080/here", timeout=5) as answer:
         assert answer.status == 200
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kubectl = [str(cluster.bin / "kubectl"), "--kubeconfig", str(cluster.kubeconfig)]
     forward = subprocess.Popen(
         [*kubectl, "port-forward", "talker", f"{port}:8080"], stdout=subprocess.DEVNULL

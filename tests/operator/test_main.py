@@ -12,7 +12,6 @@ import aiohttp
 import kopf
 import pytest
 
-from regroup.local.processes import free_port
 from regroup_operator.controller import operator_process
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.operator_process import (
@@ -21,6 +20,7 @@ from regroup_operator.controller.operator_process import (
     raise_open_files,
 )
 from regroup_operator.errors import ClusterError
+from regroup_trainer.system.machine_address import free_port
 from tests.support.rendering import SETTINGS
 from tests.support.waiting import until
 

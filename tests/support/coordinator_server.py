@@ -16,12 +16,12 @@ from urllib.request import Request, urlopen
 
 import aiohttp
 
-from regroup.local.processes import free_port
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.system.machine_address import free_port
 from tests.support.coordinator_simulation import make_desired
 from tests.support.waiting import wait_until
 

@@ -17,8 +17,8 @@ import yaml
 
 from devcluster import binaries
 from devcluster.processes import cpu_seconds, memory_mib
-from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
+from regroup_trainer.system.machine_address import free_port
 from tests.support.kube_api import ROOT, Api, Json, Namespace
 from tests.support.repeating import repeated
 from tests.support.waiting import wait_until

@@ -27,7 +27,6 @@ from regroup.local.processes import (
     LocalProcess,
     Place,
     find_rank,
-    free_port,
     kill_process,
     start_agent,
     start_coordinator,
@@ -41,6 +40,7 @@ from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.protocol.exit_codes import describe_exit
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
 from regroup_trainer.protocol.lineage_files import LINEAGE_FOLDER, reserved_number
+from regroup_trainer.system.machine_address import free_port
 
 POLL_SECONDS = 0.05
 REPLACE_SECONDS = 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -70,13 +69,6 @@ class LocalProcess:
         """Ask it to end."""
         if self.popen.poll() is None:
             self.popen.terminate()
-
-
-def free_port() -> int:
-    """A port of ADDRESS on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])
 
 
 def start_coordinator(place: Place, term: int, desired: Desired) -> LocalProcess:

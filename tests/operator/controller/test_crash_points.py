@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from regroup.local.processes import free_port
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import Operator
+from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import KEYS, SETTINGS

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import aiohttp
 import pytest
 
-from regroup.local.processes import free_port
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.informer.job_pods import JobPods
+from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_spec

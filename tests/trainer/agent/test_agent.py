@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from regroup.local.processes import free_port
 from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.system.machine_address import free_port
 from tests.support.agent_site import WARM_SECONDS, ended, make_site
 from tests.support.waiting import wait_until
 

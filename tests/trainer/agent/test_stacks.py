@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from regroup.local.processes import descendants, free_port
+from regroup.local.processes import descendants
 from regroup_trainer.agent.stacks import collect, describe, stack_file
 from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.protocol.agent_messages import RankStack, Stack, WorkerStacks
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system.machine_address import free_port
 from tests.support.agent_site import WARM_SECONDS, make_site
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
-from regroup_trainer.system.machine_address import is_here, is_loopback
+from regroup_trainer.system import machine_address
+from regroup_trainer.system.machine_address import free_port, free_ports, is_here, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,19 @@ def test_a_machine_knows_its_own_addresses(host: str, here: bool) -> None:
 @pytest.mark.parametrize("host", ["\0", "a" * 300, "\ud800"])
 def test_what_is_no_name_is_not_decided(host: str) -> None:
     assert not is_here(host)
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_connections() -> None:
+    first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert not any(int(first) <= port <= int(last) for port in free_ports(50))
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        used = taken.getsockname()[1]
+        monkeypatch.setattr(machine_address._random, "sample", lambda _ports, _count: [used, free])
+        assert free_port() == free
+        with pytest.raises(OSError, match="too few"):
+            free_ports(2)

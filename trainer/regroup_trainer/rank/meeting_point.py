@@ -7,7 +7,6 @@ port, the same for all. With a port each, its ranks would wait for each other in
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Self
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.system.machine_address import free_port
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _LONGEST_WAIT = timedelta(days=1)
@@ -50,9 +50,7 @@ class MeetingPoint:
         connection = TCPStore(host, int(port), None, False, _STORE_TIMEOUT)
         store = PrefixStore(f"{record.number}/script", connection)
         if rank == 0:
-            with socket.socket() as probe:
-                probe.bind((host, 0))
-                store.set(_PORT_KEY, str(probe.getsockname()[1]))
+            store.set(_PORT_KEY, str(free_port()))
         return cls(int(store.get(_PORT_KEY)), rank, store)
 
     def meet(self, port: int) -> None:

@@ -1,18 +1,26 @@
 """What an address means to this machine: whether every machine means itself by it, whether it is
-one of its own, and who listens there.
+one of its own, who listens there, and which ports are free.
 
 It works in images without Regroup too: see `protocol/torchrun_programs.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import os
+import random
 import socket
 
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
+_PORTS = range(10_000, 30_000)
+"""Below the ports of connections, which start at 32,768 on Linux, and below node ports."""
+_PORT_TRIES = 100
+# Not the shared generator: a program that seeds it would draw the same ports in each process.
+_random = random.SystemRandom()
 
 
 def is_here(host: str) -> bool | None:
@@ -76,3 +84,24 @@ def _link(descriptor: str) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:
         return ""
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports on which no process listens now, whatever its address.
+
+    They are none that the kernel gives to connections: such a port could be in use before the
+    caller listens. Raises OSError when too many are in use.
+    """
+    free: list[int] = []
+    for port in _random.sample(_PORTS, _PORT_TRIES):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise OSError(errno.EADDRINUSE, f"too few free ports among {_PORTS.start}-{_PORTS.stop - 1}")
+
+
+def free_port() -> int:
+    """A port on which no process listens now. Raises as `free_ports` does."""
+    return free_ports(1)[0]
