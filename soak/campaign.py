@@ -84,20 +84,22 @@ class Campaign:
             for fault in episode.faults:
                 if time.monotonic() > deadline:
                     break
-                self._fault(jobs, fault)
+                self._fault(jobs, fault, seen)
             self._wait_until_whole(jobs)
             time.sleep(LAST_SECONDS)
         self._judge(jobs, episode.jobs, seen)
         self.struck += self.unjudged
         self.unjudged = []
 
-    def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
+    def _fault(self, jobs: tuple[Job, ...], fault: Fault, seen: Watch) -> None:
         time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
         job, kind = jobs[fault.job], KINDS[fault.kind]
         felt = jobs if kind.everywhere else (job,)
         self.tried += [(one.name, fault.kind) for one in felt]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
         places = {one.name: _places(one) for one in jobs}
+        for one in jobs:
+            seen.look_at_commits(one)
         try:
             struck = strike(Aim(self.site, job, fault.choice), fault)
         except (Missed, LookupError, *UNREACHABLE) as error:
@@ -159,6 +161,7 @@ class Campaign:
             status=status,
             recoveries=tuple(seen.recoveries[job.name].values()),
             samples=tuple(seen.samples[job.name]),
+            commits=None if job.is_torchrun else tuple(seen.commits[job.name]),
             kept=tuple(seen.kept[job.name]),
             looks=tuple(seen.looks[job.name]),
             min_replicas=MIN_REPLICAS,

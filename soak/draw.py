@@ -1,12 +1,14 @@
 """What a soak does, drawn from its seed. Equal arguments give equal plans, on every Python.
 
+Kinds of faults and of jobs are dealt from decks. A deck has as many cards of a kind as the kind
+weighs, and begins with one of each: so a plan with as many faults as there are kinds has each kind.
 Only `Random.random` is used: its sequence is the one that Python promises to keep.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -82,23 +84,23 @@ def plan(
             f"{len(kinds)} kinds, {len(jobs)} jobs"
         )
     source = random.Random(seed)
+    kinds_dealt, jobs_dealt = _dealt(source, kinds), _dealt(source, jobs)
     episodes: list[Episode] = []
     for first in range(1, count + 1, FAULTS_AN_EPISODE):
         last = min(count, first + FAULTS_AN_EPISODE - 1)
-        episodes.append(_episode(source, range(first, last + 1), kinds, jobs))
+        episodes.append(_episode(source, range(first, last + 1), kinds_dealt, jobs_dealt))
     return tuple(episodes)
 
 
 def _episode(
-    source: random.Random, numbers: range, kinds: Sequence[Drawable], jobs: Sequence[Named]
+    source: random.Random, numbers: range, kinds: Iterator[Drawable], jobs: Iterator[Named]
 ) -> Episode:
     many = 2 if source.random() < TWO_JOBS else 1
-    chosen = tuple(_one(source, jobs).name for _ in range(many))
-    return Episode(chosen, tuple(_fault(source, number, kinds, many) for number in numbers))
+    chosen = tuple(next(jobs).name for _ in range(many))
+    return Episode(chosen, tuple(_fault(source, number, next(kinds), many) for number in numbers))
 
 
-def _fault(source: random.Random, number: int, kinds: Sequence[Drawable], jobs: int) -> Fault:
-    kind = _one(source, kinds)
+def _fault(source: random.Random, number: int, kind: Drawable, jobs: int) -> Fault:
     return Fault(
         number,
         kind.name,
@@ -109,13 +111,17 @@ def _fault(source: random.Random, number: int, kinds: Sequence[Drawable], jobs: 
     )
 
 
-def _one(source: random.Random, table: Sequence[W]) -> W:
-    place = source.random() * sum(entry.weight for entry in table)
-    for entry in table:
-        place -= entry.weight
-        if place < 0:
-            return entry
-    return table[-1]
+def _dealt(source: random.Random, table: Sequence[W]) -> Iterator[W]:
+    """The cards of one deck after another."""
+    while True:
+        yield from _shuffled(source, table)
+        yield from _shuffled(source, [entry for entry in table for _ in range(entry.weight - 1)])
+
+
+def _shuffled(source: random.Random, cards: Sequence[W]) -> Iterator[W]:
+    left = list(cards)
+    while left:
+        yield left.pop(int(source.random() * len(left)))
 
 
 def _between(source: random.Random, limits: tuple[float, float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from regroup_trainer.system.commit_page import CommitPage
 from soak import campaign as campaigning
 from soak import evidence, reference, watch
 from soak.aim import Aim, Missed, Struck
@@ -53,7 +55,8 @@ def struck_by(
     monkeypatch.setattr(campaigning, "are_whole", lambda _jobs: True)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     jobs = FakeJob("w0", "w1", name="first"), FakeJob("v0", name="second")
-    campaign._fault(cast(tuple[Job, ...], jobs), Fault(1, kind, 0, 0.5, 1.0, 5.0))
+    both = cast(tuple[Job, ...], jobs)
+    campaign._fault(both, Fault(1, kind, 0, 0.5, 1.0, 5.0), Watch(campaign.site, both))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ class Ended:
             (held / "held-8-1-1-1-0.json").touch()
 
     def _pod(self, worker: int) -> dict[str, Any]:
-        metadata = {"name": f"gpt-w{worker}-0"}
+        metadata = {"name": f"gpt-w{worker}-0", "uid": f"uid-{worker}"}
         return {
             "metadata": metadata,
             "spec": {"nodeName": f"n{worker}"},
@@ -141,6 +144,10 @@ class Ended:
     def runs(self, _node: str) -> bool:
         """As of a site."""
         return True
+
+    def processes(self, _pod: Mapping[str, Any]) -> dict[int, str]:
+        """As of a site: this process stands in for each rank."""
+        return {os.getpid(): "rank-0"}
 
     def folder(self) -> Path:
         """What it wrote."""
@@ -173,11 +180,14 @@ def test_what_a_campaign_keeps_of_a_job_is_judged_as_the_campaign_did(
     undisturbed = Reference(cast(Site, job), print)
     monkeypatch.setattr(undisturbed, "steps", lambda _program, _least: job.written.reference)
     campaign = Campaign(cast(Site, job), folder.with_suffix(".jsonl"), print, undisturbed)
-    seen = Watch(cast(Site, job), jobs)
+    page, seen = CommitPage(), Watch(cast(Site, job), jobs)
+    page.write(14, time.time())
     seen._look(jobs[0])
+    page.close()
     campaign._judge(jobs, ["fsdp"], seen)
     read = evidence.read(folder / "gpt", reference.load_kept(folder))
     assert [judge(read)] == campaign.verdicts
+    assert [one.step for one in read.commits or ()] == [14]
     (kept,) = read.kept
     (snapshot,) = kept.snapshots
     assert (snapshot.stored.step, sorted(*snapshot.holders)) == (8, ["gpt-w0-0", "gpt-w1-0"])
