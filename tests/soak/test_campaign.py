@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from devcluster.errors import DeadlineError
 from regroup_trainer.system.commit_page import CommitPage
 from soak import campaign as campaigning
 from soak import evidence, reference, watch
@@ -101,10 +102,37 @@ def test_a_fault_that_did_not_strike_is_kept_with_the_reason(
     campaign = made(tmp_path)
     struck_by(campaign, "rank-killed", monkeypatch, Missed("rank 0 has no process in w0"))
     (missed,) = campaign.missed
-    assert (missed["kind"], missed["missed"]) == ("rank-killed", "rank 0 has no process in w0")
-    assert missed["time"] > 0
+    assert (missed["kind"], missed["reason"]) == ("rank-killed", "rank 0 has no process in w0")
+    assert (missed["job"], missed["time"] > 0) == ("first", True)
     assert not campaign.unjudged
     assert campaign.tried == [("first", "rank-killed")], "it may have done something all the same"
+    assert cast(FakeSite, campaign.site).repairs == 1, "it may have left something away"
+
+
+def test_a_fault_that_is_undone_needs_no_repair_and_one_that_cannot_be_undone_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stays_away() -> None:
+        raise DeadlineError("timed out after 120 s: A ready API server")
+
+    campaign = made(tmp_path)
+    site = cast(FakeSite, campaign.site)
+    struck_by(campaign, "etcd-away", monkeypatch, Struck("etcd is gone"))
+    assert site.repairs == 0
+    struck_by(campaign, "etcd-away", monkeypatch, Struck("etcd is gone", stays_away))
+    assert site.repairs == 1
+    assert len(campaign.unjudged) == 2
+
+
+def test_what_a_fault_has_hit_without_a_proof_explains_a_loss_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    apart = Missed("w0 and w1 did not end together (0.300 s)", ("w0", "w1"))
+    struck_by(campaign, "two-within-200-ms", monkeypatch, apart)
+    hits = dict(campaign.hits)
+    assert (hits["first"].ranks, hits["first"].pods) == ({0, 1}, {"w0", "w1"})
+    assert not hits["second"].ranks
 
 
 def test_a_job_is_made_for_the_faults_that_it_is_to_feel() -> None:

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from soak.__main__ import BUILD, ROOT
+from soak.__main__ import BUILD
+from soak.product import ROOT
 
 SEED, FAULTS = 4248, 12
 """Draws a sharded job and a script with a Session, a power cut, a full volume, a job that is killed
