@@ -52,9 +52,18 @@ class RankMemory:
 
 
 def newest(ranks: Iterable[RankMemory], now: float) -> Sample | None:
-    """The latest commit of ranks; None where none was made of late."""
-    found = [commit for rank in ranks for commit in rank.commits(now)]
-    return max(found, key=lambda commit: commit.time, default=None)
+    """The latest commit of which two ranks know; None where none was made of late.
+
+    A rank that is cut off may have seen a commit alone. No other rank can make that step, so it
+    does not count as committed.
+    """
+    found = [max(rank.commits(now), key=_by_time, default=None) for rank in ranks]
+    known = sorted((one for one in found if one), key=lambda one: one.step or 0)
+    return known[-2] if len(known) > 1 else None
+
+
+def _by_time(commit: Sample) -> float:
+    return commit.time
 
 
 def _pages(lines: Iterable[str]) -> Iterator[int]:

@@ -14,6 +14,7 @@ import pytest
 
 from regroup_trainer.system.commit_page import CommitPage
 from soak.commits import RankMemory, newest
+from soak.evidence import Sample
 from soak.site import Job, Site
 from soak.watch import Watch
 from tests.support.soak_site import FakeJob, pod
@@ -39,17 +40,30 @@ def rank(clock: float = 0.0) -> subprocess.Popen[bytes]:
     return made
 
 
-def test_the_newest_commit_of_a_process_is_read_while_it_runs() -> None:
-    with rank() as process:
-        memory = RankMemory.of(process.pid)
+def test_the_newest_commit_of_two_ranks_is_read_while_they_run() -> None:
+    with rank() as one, rank() as other:
+        memories = [RankMemory.of(process.pid) for process in (one, other)]
         now = time.time()
-        assert {one.step for one in memory.commits(now)} == {300, 281}
-        commit = newest([memory], now)
+        assert {commit.step for commit in memories[0].commits(now)} == {300, 281}
+        commit = newest(memories, now)
         assert commit and (commit.step, commit.time) == (281, pytest.approx(now, abs=30))
-        process.kill()
-    assert newest([memory], now) is None
+        other.kill()
+        other.wait(60)
+        assert newest(memories, now) is None
+        one.kill()
     with pytest.raises((LookupError, OSError)):
-        RankMemory.of(process.pid)
+        RankMemory.of(one.pid)
+
+
+@pytest.mark.parametrize(
+    ("steps", "known"), [((8, 7, 7), 7), ((8, 8, 7), 8), ((7, 300), 7), ((8,), None), ((), None)]
+)
+def test_a_commit_that_one_rank_alone_has_seen_does_not_count(
+    steps: tuple[int, ...], known: int | None
+) -> None:
+    ranks = [SimpleNamespace(commits=lambda now, step=step: [Sample(now, step)]) for step in steps]
+    found = newest(cast(list[RankMemory], ranks), 100.0)
+    assert (found and found.step) == known
 
 
 @pytest.mark.parametrize("minutes", [7, -7])
@@ -64,19 +78,19 @@ def test_a_page_without_a_commit_is_none() -> None:
     page = CommitPage()
     memory = RankMemory.of(os.getpid())
     assert memory.pages
-    assert newest([memory], time.time()) is None
+    assert not list(memory.commits(time.time()))
     page.close()
 
 
 def test_a_look_keeps_each_commit_of_a_job_once() -> None:
     page = CommitPage()
-    names = {os.getpid(): "rank-0", 1: "python"}
+    names = {os.getpid(): "rank-0", 1: "python"}  # this process stands in for the rank of each
     site = cast(Site, SimpleNamespace(processes=lambda _pod: names))
-    job = cast(Job, FakeJob("w0"))
+    job = cast(Job, FakeJob("w0", "w1"))
     seen = Watch(site, (job,))
     seen.look_at_commits(job)
     assert not seen.commits[job.name], "nobody has looked for its pods yet"
-    seen._members[job.name] = [{"metadata": {**pod("w0")["metadata"]}}]
+    seen._members[job.name] = [pod("w0"), pod("w1")]
     for step in (5, 5, 6):
         page.write(step, time.time())
         seen.look_at_commits(job)
