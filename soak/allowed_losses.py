@@ -96,7 +96,7 @@ def _last_step_seen(evidence: Evidence, loss: Loss) -> float:
         if _began(earlier) < sample.time < loss.time
     )
     newest = min(loss.known, max((step for _, step in seen), default=0))
-    return next((time for time, step in seen if step >= newest), loss.time)
+    return next((time for time, step in seen if step >= newest > 0), loss.time)
 
 
 def _began(links: Sequence[Link]) -> float:

@@ -1,8 +1,9 @@
 """What a soak does, drawn from its seed. Equal arguments give equal plans, on every Python.
 
 Kinds of faults and of jobs are dealt from decks. A deck has as many cards of a kind as the kind
-weighs, and begins with one of each, so that a plan with as many faults as there are kinds has each
-kind. A fault that cannot strike a job is kept for the next one that it can strike.
+weighs, and begins with one of each. A fault that cannot strike a job is kept for the next one that
+it can strike. So a plan that is an episode longer than the table has each kind.
+
 Only `Random.random` is used: its sequence is the one that Python promises to keep.
 """
 

@@ -10,9 +10,10 @@ was seen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from soak.evidence import Evidence, Sample
 from soak.records import Link, Number
@@ -50,8 +51,11 @@ def losses(evidence: Evidence, found: Replay) -> Iterator[Loss]:
 
 
 def hidden(evidence: Evidence, found: Replay) -> Iterator[str]:
-    """A sentence for each generation whose losses the status makes smaller than what was seen."""
-    for begin in _begins(evidence, found):
+    """A sentence for each generation whose losses the status makes smaller than what was seen, and
+    for unflushed steps that belong to no generation, so that nobody counts them.
+    """
+    begins = tuple(_begins(evidence, found))
+    for begin in begins:
         newest = max((one.time for one in begin.seen), default=0.0)
         early = (one.step or 0 for one in begin.seen if one.time <= newest - REPORT_SECONDS)
         step, link = max(early, default=0), begin.link
@@ -61,6 +65,9 @@ def hidden(evidence: Evidence, found: Replay) -> Iterator[str]:
                 f"from step {link.resumed_from}; the history ends at step {begin.written}, and the "
                 f"status knows of {begin.unflushed} unflushed steps"
             )
+    rest = _unflushed(evidence.recoveries) - sum(begin.unflushed for begin in begins)
+    if rest:
+        yield f"the status calls {rest} steps unflushed of generations that never began"
 
 
 def number(text: str) -> Number | None:
@@ -76,9 +83,13 @@ def _begins(evidence: Evidence, found: Replay) -> Iterator[_Begin]:
         since = before.time if before else 0.0
         seen = (one for one in evidence.commits or () if since <= one.time < link.time)
         first = before.generation if before else (0, 0)
-        unflushed = sum(
-            int(one.get("unflushedSteps", 0))
+        claims = (
+            one
             for one in evidence.recoveries
             if first < (number(str(one.get("generation", ""))) or (0, 0)) <= link.generation
         )
-        yield _Begin(link, found.written[link.generation], unflushed, tuple(seen))
+        yield _Begin(link, found.written[link.generation], _unflushed(claims), tuple(seen))
+
+
+def _unflushed(recoveries: Iterable[Mapping[str, Any]]) -> int:
+    return sum(int(one.get("unflushedSteps", 0)) for one in recoveries)

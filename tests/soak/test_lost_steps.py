@@ -60,6 +60,16 @@ def test_lost_steps_that_only_a_soak_has_seen_are_lost_and_a_lie(written: Writte
     )
 
 
+@pytest.mark.parametrize("generation", ["", "1.9"])
+def test_unflushed_steps_of_no_generation_are_a_lie(generation: str, written: Written) -> None:
+    found = status(lost=249, unflushed=249)
+    found["recoveries"][0]["generation"] = generation
+    written.change(commits=None, **found)
+    assert written.verdict().mismatches == (
+        "the status calls 249 steps unflushed of generations that never began",
+    )
+
+
 def test_unflushed_steps_of_shards_may_be_no_more_than_snapshots_allow(written: Written) -> None:
     written.change(copy_size=None, snapshot_steps=20)
     verdict = written.verdict()
