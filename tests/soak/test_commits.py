@@ -46,7 +46,7 @@ def test_the_newest_commit_of_two_ranks_is_read_while_they_run() -> None:
         now = time.time()
         assert {commit.step for commit in memories[0].commits(now)} == {300, 281}
         commit = newest(memories, now)
-        assert commit and (commit.step, commit.time) == (281, pytest.approx(now, abs=30))
+        assert commit and commit.step == 281 and commit.time == pytest.approx(now, abs=30)
         other.kill()
         other.wait(60)
         assert newest(memories, now) is None
