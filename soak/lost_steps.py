@@ -80,7 +80,7 @@ def _begins(evidence: Evidence, found: Replay) -> Iterator[_Begin]:
     links = chain(evidence.records)[0]
     for before, link in pairwise([None, *links]):
         assert link is not None
-        since = before.time if before else 0.0
+        since = before.time if before else link.time  # nothing was made before the first one
         seen = (one for one in evidence.commits or () if since <= one.time < link.time)
         first = before.generation if before else (0, 0)
         claims = (

@@ -94,6 +94,12 @@ def test_steps_of_the_generation_itself_were_not_lost_by_it(written: Written) ->
     assert written.verdict().is_clean, written.verdict()
 
 
+def test_a_copy_of_records_that_lost_their_times_makes_no_losses(written: Written) -> None:
+    written.began = dict.fromkeys(written.began, 1e6)
+    written.change(**status(lost=0, unflushed=0))
+    assert written.verdict().is_clean, written.verdict()
+
+
 def test_what_a_generation_without_a_record_has_lost_is_not_forgotten(written: Written) -> None:
     """It restored its state, and died before it could begin."""
     found = status(lost=249, unflushed=200)
