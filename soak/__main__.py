@@ -4,8 +4,8 @@ the results of runs.
 
 from __future__ import annotations
 
+import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from bench import harness
 from demo.errors import DemoError
 from demo.screen import Screen
 from devcluster.errors import DevclusterError
-from soak import draw, evidence, reference, results
+from soak import draw, evidence, product, reference, results
 from soak.campaign import Campaign
 from soak.checker import Verdict, judge
 from soak.kinds import FAULTS, JOBS
@@ -27,8 +27,7 @@ from soak.memory_growth import Growth, leaks, of_log
 from soak.reference import Reference
 from soak.site import Site
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "soak"
+BUILD = product.ROOT / "build" / "soak"
 
 
 @click.group()
@@ -79,7 +78,9 @@ def _campaign(
     seed: int, episodes: tuple[draw.Episode, ...], deadline: float, keep_cluster: bool
 ) -> Campaign:
     log = _new_log(seed)
-    screen, commit = Screen(), _commit()
+    screen, commit = Screen(), product.commit()
+    if commit.endswith(product.DIRTY):
+        click.echo("files differ from their commit: no fault counts as after the last change")
     site = Site.up(f"soak-{seed}", f"soak-{seed}-{int(time.time()) % 10**6}", screen)
     log.touch()
     campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
@@ -119,7 +120,7 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
         "metrics": figures,
         "memory": results.sums(memory),
         "missed": campaign.missed,
-        "unjudged": [{**fault, "unjudged": why} for fault in campaign.unjudged],
+        "unjudged": [{**fault, "reason": why} for fault in campaign.unjudged],
         "faults": campaign.struck,
     }
     file = campaign.log.with_suffix(".json")
@@ -143,7 +144,7 @@ def judge_anew(folder: Path) -> None:
     """
     try:
         verdicts, memory = _verdicts(folder), _memory(folder.with_suffix(".jsonl"))
-        part = results.judged_anew(folder.with_suffix(".json"), verdicts, memory, _commit())
+        part = results.judged_anew(folder.with_suffix(".json"), verdicts, memory, product.commit())
     except (OSError, ValueError, KeyError) as error:
         raise click.ClickException(f"cannot judge {folder}: {error!r}") from error
     _print(part)
@@ -167,21 +168,12 @@ def _verdicts(folder: Path) -> list[Verdict]:
 def merge(parts: tuple[Path, ...], output: Path) -> None:
     """Merge the results of seeds into one file of results."""
     try:
-        click.echo(f"written to {results.merge(parts, output)}")
+        file = results.merge(parts, output, product.is_same)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-
-
-def _commit() -> str:
-    """The commit of this checkout, marked where files differ from it."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
+    for sentence in results.summary(json.loads(file.read_text())):
+        click.echo(sentence)
+    click.echo(f"written to {file}")
 
 
 if __name__ == "__main__":

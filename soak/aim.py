@@ -13,7 +13,13 @@ T = TypeVar("T")
 
 
 class Missed(Exception):
-    """The fault did not strike."""
+    """The fault did not strike. `pods` and `nodes` may have lost their state all the same."""
+
+    def __init__(
+        self, reason: str, pods: tuple[str, ...] = (), nodes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(reason)
+        self.pods, self.nodes = pods, nodes
 
 
 def nothing() -> None:
@@ -63,7 +69,7 @@ def pick(found: Sequence[T], choice: float, what: str) -> T:
     return found[int(choice * len(found))]
 
 
-def require(holds: bool, otherwise: str) -> None:
-    """Raises Missed unless it holds."""
+def require(holds: bool, otherwise: str, pods: tuple[str, ...] = ()) -> None:
+    """Raises Missed unless it holds; `pods` may have lost their state."""
     if not holds:
-        raise Missed(otherwise)
+        raise Missed(otherwise, pods)

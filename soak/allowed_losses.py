@@ -86,14 +86,17 @@ def _recent_hits(evidence: Evidence, loss: Loss) -> list[Hit]:
 
 
 def _last_step_seen(evidence: Evidence, loss: Loss) -> float:
-    """When the newest step before a loss was first seen; when the loss was, if it never was."""
+    """When the newest step that was seen before a loss was seen first; when the loss was, if none
+    was seen.
+    """
     earlier = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
-    times = (
-        sample.time
-        for sample in evidence.samples
-        if _began(earlier) < sample.time < loss.time and (sample.step or 0) >= loss.known
+    seen = sorted(
+        (sample.time, sample.step or 0)
+        for sample in (*evidence.samples, *(evidence.commits or ()))
+        if _began(earlier) < sample.time < loss.time
     )
-    return next(times, loss.time)
+    newest = min(loss.known, max((step for _, step in seen), default=0))
+    return next((time for time, step in seen if step >= newest > 0), loss.time)
 
 
 def _began(links: Sequence[Link]) -> float:

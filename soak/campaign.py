@@ -35,11 +35,14 @@ from soak.watch import Watch
 START_SECONDS = 240.0
 WHOLE_SECONDS = 120.0
 """So long a fault waits for the end of the recovery from the one before."""
+REPAIR_SECONDS = 300.0
 SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
 LAST_SECONDS = 10.0
 """A job trains so long after its last fault."""
 KINDS = {kind.name: kind for kind in FAULTS}
+Places = Mapping[str, Mapping[int, tuple[str, str]]]
+"""By job and rank: pod and node of those that train."""
 COPY_SIZES = {kind.name: kind.copy_size for kind in JOBS}
 
 
@@ -84,42 +87,56 @@ class Campaign:
             for fault in episode.faults:
                 if time.monotonic() > deadline:
                     break
-                self._fault(jobs, fault)
+                self._fault(jobs, fault, seen)
             self._wait_until_whole(jobs)
             time.sleep(LAST_SECONDS)
         self._judge(jobs, episode.jobs, seen)
         self.struck += self.unjudged
         self.unjudged = []
 
-    def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
+    def _fault(self, jobs: tuple[Job, ...], fault: Fault, seen: Watch) -> None:
         time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
         job, kind = jobs[fault.job], KINDS[fault.kind]
         felt = jobs if kind.everywhere else (job,)
         self.tried += [(one.name, fault.kind) for one in felt]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
         places = {one.name: _places(one) for one in jobs}
+        for one in jobs:
+            seen.look_at_commits(one)
         try:
             struck = strike(Aim(self.site, job, fault.choice), fault)
         except (Missed, LookupError, *UNREACHABLE) as error:
-            self.missed.append({**entry, "missed": str(error)})
+            self.missed.append({**entry, "reason": _reason(error)})
             self._write(self.missed[-1])
-            self.report(f"fault {fault.number} {fault.kind} missed: {error}")
+            self.report(f"fault {fault.number} {fault.kind} missed: {_reason(error)}")
+            if isinstance(error, Missed):
+                self._note_hits(entry["time"], error, places)
+            self._repair()
             return
         entry["proof"] = struck.proof
         self._write(entry)
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
         self.unjudged.append(entry)
-        for name, found in places.items():
-            self.hits.append((name, _hit(entry["time"], struck, found)))
+        self._note_hits(entry["time"], struck, places)
         time.sleep(fault.seconds)
         try:
             struck.undo()
         except (Missed, *UNREACHABLE) as error:
             self._write({"entry": "undo", "number": fault.number, "failed": str(error)})
             self.report(f"fault {fault.number} {fault.kind} could not be undone: {error}")
+            self._repair()
         if kind.halts:
             self.excused += [(one.name, entry["time"], time.time()) for one in felt]
         self._write({"entry": "memory", "samples": watch.memory(self.site, jobs, fault.number)})
+
+    def _repair(self) -> None:
+        """What a fault has left away would have all later ones miss."""
+        if not until(self.site.repair, REPAIR_SECONDS, 1.0):
+            self.report(f"the cluster is not whole after {REPAIR_SECONDS:.0f} s")
+
+    def _note_hits(self, moment: float, victims: Struck | Missed, places: Places) -> None:
+        for name, found in places.items():
+            self.hits.append((name, _hit(moment, victims, found)))
 
     def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> bool:
         found = until(lambda: are_whole(jobs), seconds, 0.5)
@@ -159,6 +176,7 @@ class Campaign:
             status=status,
             recoveries=tuple(seen.recoveries[job.name].values()),
             samples=tuple(seen.samples[job.name]),
+            commits=None if job.is_torchrun else tuple(seen.commits[job.name]),
             kept=tuple(seen.kept[job.name]),
             looks=tuple(seen.looks[job.name]),
             min_replicas=MIN_REPLICAS,
@@ -225,12 +243,17 @@ def are_whole(jobs: tuple[Job, ...]) -> bool:
     return all(a and b and a[0] == b[0] and a[1] < b[1] for a, b in pairs)
 
 
-def _hit(moment: float, struck: Struck, places: Mapping[int, tuple[str, str]]) -> Hit:
-    """Who of those that trained, by rank with pod and node, was struck."""
+def _reason(error: Exception) -> str:
+    """Why a fault did not strike; a KeyError alone says too little."""
+    return str(error) if isinstance(error, Missed) else f"{type(error).__name__}: {error}"
+
+
+def _hit(moment: float, victims: Struck | Missed, places: Mapping[int, tuple[str, str]]) -> Hit:
+    """Who of those that trained, by rank with pod and node, is among the victims."""
     hit = {
         rank: pod
         for rank, (pod, node) in places.items()
-        if pod in struck.pods or node in struck.nodes
+        if pod in victims.pods or node in victims.nodes
     }
     return Hit(moment, frozenset(hit), len(places), frozenset(hit.values()))
 

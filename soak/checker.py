@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 from soak.allowed_losses import a_copy_lived, over_allowed
 from soak.evidence import Evidence, Sample
 from soak.kinds import APPLICATION, HANG, may_be_counted
+from soak.lost_steps import hidden, losses, number
 from soak.pod_states import waits_for_kubernetes
-from soak.records import Line, Number, Records
+from soak.records import Line, Records
 from soak.replay import Loss, Replay, replay
 
 LOSS_DIFFERENCE = 3e-5
@@ -72,8 +72,9 @@ def judge(evidence: Evidence) -> Verdict:
     """The verdict on a job."""
     found = replay(evidence.records)
     last = LOSS_STEPS.get(evidence.program)
-    needless = [loss for loss in found.lost if a_copy_lived(evidence, loss)]
-    others = [loss for loss in found.lost if loss not in needless]
+    lost = tuple(losses(evidence, found))
+    needless = [loss for loss in lost if a_copy_lived(evidence, loss)]
+    others = [loss for loss in lost if loss not in needless]
     return Verdict(
         job=evidence.job,
         steps=max(found.steps, default=0),
@@ -90,7 +91,7 @@ def judge(evidence: Evidence) -> Verdict:
             *(_of_our_launcher(evidence, found) if not evidence.is_torchrun else ()),
         ),
         duplicates=tuple(evidence.duplicates),
-        lost=found.lost,
+        lost=lost,
     )
 
 
@@ -121,6 +122,9 @@ def different_steps(
 
 def _of_our_launcher(evidence: Evidence, found: Replay) -> Iterator[str]:
     yield from status_lies(evidence, found)
+    yield from hidden(evidence, found)
+    if found.steps and evidence.commits == ():
+        yield "no commit of a rank was ever seen"
     copied = any(kept.snapshots for kept in evidence.kept)
     if not copied and max(found.steps, default=0) > 2 * evidence.checkpoint_steps:
         yield "no memory snapshot was ever seen to be whole"
@@ -161,8 +165,8 @@ def unexplained_restarts(status: Json, faults: Sequence[str]) -> Iterator[str]:
 
 
 def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
-    number = _number(str(recovery.get("generation", "")))
-    link = records.links.get(number) if number else None
+    generation = number(str(recovery.get("generation", "")))
+    link = records.links.get(generation) if generation else None
     said = recovery.get("resumedFromStep")
     if link is not None and said is not None and said != link.resumed_from:
         yield (
@@ -221,8 +225,3 @@ def _is_close(loss: float | None, expected: float | None) -> bool:
     if loss is None or expected is None:
         return loss == expected
     return math.isclose(loss, expected, rel_tol=LOSS_DIFFERENCE)
-
-
-def _number(text: str) -> Number | None:
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None

@@ -26,7 +26,7 @@ class Sample:
     time: float
     """Seconds since the epoch."""
     step: int | None
-    """The newest step that was seen; None before the first."""
+    """Its newest step; None before the first."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Seen:
     recoveries: tuple[Json, ...]
     """Each that the status ever showed, once."""
     samples: tuple[Sample, ...] = ()
+    commits: tuple[Sample, ...] | None = None
+    """What its ranks had committed, and when; None: a former soak did not look."""
     kept: tuple[Kept, ...] = ()
     looks: tuple[PodLook, ...] = ()
     min_replicas: int = 1

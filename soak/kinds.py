@@ -20,6 +20,8 @@ class FaultKind:
     """Whether nobody can expect steps before it is undone."""
     charges: tuple[str, ...] = ()
     """The causes among application and hang that `status.restarts` may count it as, once each."""
+    spares: tuple[str, ...] = ()
+    """The kinds of jobs that it cannot strike."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ FAULTS = (
     FaultKind("volume-away", 1, (60, 150), halts=True),
     FaultKind("volume-errors", 2, (5, 30), halts=True),
     FaultKind("volume-slow", 2, (5, 40)),
-    FaultKind("secret-deleted", 1),
+    FaultKind("secret-deleted", 1, spares=("torchrun",)),  # it has no token
     FaultKind("service-deleted", 1),
     FaultKind("policy-deleted", 1),
     FaultKind("rank-out-of-memory", 2, charges=(APPLICATION,)),

@@ -6,12 +6,13 @@ import contextlib
 import operator
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from devcluster import cgroups
 from devcluster.cluster import NodeHandle
 from devcluster.controlplane import PORT
+from devcluster.errors import DevclusterError
 from devcluster.node import Node
 from devcluster.processes import run
 from soak.aim import Aim, Json, Missed, Struck, require
@@ -28,16 +29,14 @@ KUBELET_PORT = 10250
 def node_power_cut(aim: Aim) -> Struck:
     """Its processes and its memory are gone at once."""
     node = aim.site.cluster.node(aim.node())
-    node.kill()
+    _cut_power(node)
     left = cgroups.processes(node.node.group)
+    undo = partial(_power_on, aim.site, node)
     if left or node.node.is_plugged():
-        _start(aim.site, node.name, node.start)
-        raise Missed(f"{node.name} still ran {left}")
-    return Struck(
-        f"{node.name} runs no process and its link is down",
-        lambda: _start(aim.site, node.name, node.start),
-        nodes=(node.name,),
-    )
+        undo()
+        raise Missed(f"{node.name} still ran {left}", nodes=(node.name,))
+    shown = f"{node.name} runs no process and its link is down"
+    return Struck(shown, undo, nodes=(node.name,))
 
 
 def all_nodes_power_cut(aim: Aim) -> Struck:
@@ -47,14 +46,15 @@ def all_nodes_power_cut(aim: Aim) -> Struck:
     for node in nodes:
         node.partition()  # the last ones to die can tell nobody of the first
     for node in nodes:
-        node.kill()
+        _cut_power(node)
     left = [node.name for node in nodes if cgroups.processes(node.node.group)]
     plugged = [node.name for node in nodes if node.node.is_plugged()]
     undo = partial(_start_all, aim.site, nodes)
+    names = tuple(node.name for node in nodes)
     if left or plugged:
         undo()
-        raise Missed(f"{left} still ran processes, and the links of {plugged} were up")
-    names = tuple(node.name for node in nodes)
+        shown = f"{left} still ran processes, and the links of {plugged} were up"
+        raise Missed(shown, nodes=names)
     return Struck(f"{', '.join(names)} run no process and their links are down", undo, nodes=names)
 
 
@@ -122,8 +122,17 @@ def _pods_on(aim: Aim, node: str) -> list[Json]:
     return [pod for pod in pods if pod["spec"].get("nodeName") == node]
 
 
-def _start(site: Site, name: str, start: Callable[[], None]) -> None:
-    start()
+def _cut_power(node: NodeHandle) -> None:
+    with contextlib.suppress(DevclusterError):  # a process does not end in time, and is found
+        node.kill()
+
+
+def _power_on(site: Site, node: NodeHandle) -> None:
+    node.start()
+    _wait_until_ready(site, node.name)
+
+
+def _wait_until_ready(site: Site, name: str) -> None:
     require(until(lambda: site.is_ready(name), READY_SECONDS, 0.5), f"{name} is not Ready again")
 
 
@@ -154,7 +163,7 @@ def image_missing(aim: Aim) -> Struck:
     try:
         aim.site.api.request("DELETE", f"{aim.site.pod_path(name)}?gracePeriodSeconds=0")
         waits = until(lambda: any(map(_waits_for_image, aim.job.pods("worker"))), PULL_SECONDS)
-        require(waits, f"no pod waits for its image on {node.name}")
+        require(waits, f"no pod waits for its image on {node.name}", (name,))
     except Exception:
         undo()
         raise
@@ -196,7 +205,8 @@ def certificates_rotated(aim: Aim) -> Struck:
     cluster.start_api_server()
     cluster.processes.kill(f"kubelet-{node.name}")
     node.node.issue_certificate()
-    _start(aim.site, node.name, partial(node.node.start_agents, cluster.processes))
+    node.node.start_agents(cluster.processes)
+    _wait_until_ready(aim.site, node.name)
     after = [_certificate(*port) for port in ports]
     require(all(map(operator.ne, before, after)), "a certificate is the one of before")
     return Struck(f"the API server and the kubelet of {node.name} show new certificates")

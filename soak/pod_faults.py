@@ -18,6 +18,8 @@ from soak.waiting import until
 
 GONE_SECONDS = 15.0
 TOGETHER_SECONDS = 0.2
+JOB_SECONDS = 2.0
+"""All of a job are killed within this time. Between two kills, others may get the core."""
 EVICTED_SECONDS = 90.0
 """The kubelet looks at the use of disks once a minute."""
 TORCHRUN_SCRIPT = "torchrun_loop.py"
@@ -32,7 +34,7 @@ def pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
     def leaves() -> bool:
         return uid not in {one["metadata"]["uid"] for one in aim.job.pods("worker")}
 
-    require(until(leaves, GONE_SECONDS), f"pod {name} is still there")
+    require(until(leaves, GONE_SECONDS), f"pod {name} is still there", (name,))
     return Struck(f"pod {name} with UID {uid} is gone or being deleted", pods=(name,))
 
 
@@ -93,17 +95,17 @@ def two_within_200_ms(aim: Aim) -> Struck:
     pods = [pod for _, pod in workers]
     first = int(aim.choice * len(pods))
     second = pods[(first + 1) % len(pods)] if aim.choice * 100 % 2 < 1 else aim.coordinator()
-    return _killed_together(aim.site, (pods[first], second))
+    return _killed_together(aim.site, (pods[first], second), TOGETHER_SECONDS)
 
 
 def whole_job_killed(aim: Aim) -> Struck:
-    """All agents and the coordinator, so that nobody lives to report what was lost."""
+    """The coordinator and all agents, so that nobody lives to report what was lost."""
     workers = [pod for _, pod in aim.job.workers()]
     require(bool(workers), "no worker trains")
-    return _killed_together(aim.site, (*workers, aim.coordinator()))
+    return _killed_together(aim.site, (aim.coordinator(), *workers), JOB_SECONDS)
 
 
-def _killed_together(site: Site, pods: Sequence[Json]) -> Struck:
+def _killed_together(site: Site, pods: Sequence[Json], seconds: float) -> Struck:
     victims = [site.main_process(pod) for pod in pods]
     began = time.monotonic()
     for victim in victims:
@@ -112,7 +114,7 @@ def _killed_together(site: Site, pods: Sequence[Json]) -> Struck:
     names = tuple(pod["metadata"]["name"] for pod in pods)
     shown = f"{', '.join(names[:-1])} and {names[-1]}"
     gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
-    require(gone and apart < TOGETHER_SECONDS, f"{shown} did not end together ({apart:.3f} s)")
+    require(gone and apart < seconds, f"{shown} did not end together ({apart:.3f} s)", names)
     return Struck(f"process 1 of {shown} is gone, killed within {apart * 1000:.1f} ms", pods=names)
 
 
@@ -127,7 +129,7 @@ def rank_out_of_memory(aim: Aim) -> Struck:
     pods = _pod_names(aim)
     what, process = _rank_process(aim)
     kills = run_out(process)
-    require(kills > 0, f"the kernel did not kill {what}")
+    require(kills > 0, f"the kernel did not kill {what}", pods)
     return Struck(
         f"the kernel's OOM killer ended {kills} process(es) in the group of {what}", pods=pods
     )
@@ -170,7 +172,7 @@ def ephemeral_storage_full(aim: Aim) -> Struck:
         )
         return bool(found["items"])
 
-    require(until(evicted, EVICTED_SECONDS), f"pod {name} is not evicted")
+    require(until(evicted, EVICTED_SECONDS), f"pod {name} is not evicted", (name,))
     return Struck(f"pod {name} is Evicted", pods=(name,))
 
 

@@ -17,7 +17,7 @@ class Loss:
 
     generation: Number
     known: int
-    """The newest step in the history of the generations before it."""
+    """The newest step that was committed before it."""
     resumed_from: int
     checkpoint: bool
     """Whether it resumed from a checkpoint."""
@@ -36,8 +36,11 @@ class Replay:
 
     steps: Mapping[int, Line]
     lost: tuple[Loss, ...]
+    """By the history alone."""
     mismatches: tuple[str, ...]
     """A sentence for each contradiction."""
+    written: Mapping[Number, int]
+    """Generation -> the newest step in the history of the generations before it."""
 
 
 def replay(records: Records) -> Replay:
@@ -47,8 +50,9 @@ def replay(records: Records) -> Replay:
     mismatches += contradictions
     steps: dict[int, Line] = {}
     lost: list[Loss] = []
+    written: dict[Number, int] = {}
     for link in links:
-        known = max(steps, default=0)
+        written[link.generation] = known = max(steps, default=0)
         if link.resumed_from < known:
             found = Loss(link.generation, known, link.resumed_from, link.checkpoint, link.time)
             lost.append(found)
@@ -56,7 +60,7 @@ def replay(records: Records) -> Replay:
         _add(steps, link, records.lines.get(link.generation, ()), mismatches)
     mismatches += _holes(steps, records.gaps)
     mismatches += _batches(steps, {link.generation: link.batch for link in links})
-    return Replay(steps, tuple(lost), tuple(mismatches))
+    return Replay(steps, tuple(lost), tuple(mismatches), written)
 
 
 def chain(records: Records) -> tuple[list[Link], list[str]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench import harness
 from soak.checker import Verdict
+from soak.kinds import FAULTS
 from soak.memory_growth import Growth
 
 NAME = "soak"
@@ -25,6 +27,11 @@ UNITS = {
     GROWTH: "MB per 100 faults",
 }
 Json = dict[str, Any]
+AFTER = "after_last_change"
+LEAST, LEAST_AFTER = 500, 200
+"""Faults that are wanted in all, and after the last change of the product."""
+UNKNOWN, NO_REASON = "not recorded", "reason not recorded"
+"""Former parts had numbers alone of what was missed or not judged."""
 SETTINGS = (
     "devcluster of 3 nodes; GPT tiny, global batch 12; no loss is excused as "
     "lost_steps_known_window: all count as lost_steps_ddp"
@@ -86,11 +93,12 @@ def judged_anew(
     return part
 
 
-def merge(parts: Sequence[Path], folder: Path) -> Path:
+def merge(parts: Sequence[Path], folder: Path, is_same: Callable[[str], bool]) -> Path:
     """All parts as one file of results, of which some may have been merged already. Raises
-    ValueError for two parts of a seed.
+    ValueError for two parts of a seed. `is_same` says of a commit whether the product has not
+    changed since.
     """
-    read = [part for path in parts for part in read_parts(path)]
+    read = [_readable(part, is_same) for path in parts for part in read_parts(path)]
     seeds = [one["seed"] for one in read]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"a seed occurs twice among {sorted(seeds)}: give each part its own seed")
@@ -104,8 +112,58 @@ def merge(parts: Sequence[Path], folder: Path) -> Path:
     ]
     file = harness.write(folder, NAME, rows, quick=False)
     document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "parts": read}, indent=2) + "\n")
+    document |= {"struck": struck(read), AFTER: struck(read, AFTER), "parts": read}
+    file.write_text(json.dumps(document, indent=2) + "\n")
     return file
+
+
+def struck(parts: Sequence[Json], mark: str = "") -> Json:
+    """Kind -> how many faults of it struck, in parts with this mark; all if there is none."""
+    counts = Counter(
+        fault["kind"] for part in parts if not mark or part[mark] for fault in part["faults"]
+    )
+    return {kind.name: counts[kind.name] for kind in FAULTS}
+
+
+def summary(document: Json) -> Iterator[str]:
+    """Sentences about the faults of a merged file."""
+    counted, late = sum(document["struck"].values()), sum(document[AFTER].values())
+    yield (
+        f"{late} of {counted} faults follow the last change of the product's code "
+        f"(wanted: at least {LEAST_AFTER} of {LEAST})"
+    )
+    for which in ("struck", AFTER):
+        never = [kind for kind, count in document[which].items() if not count]
+        since = " since that change" if which == AFTER else ""
+        yield f"never struck{since}: {', '.join(never) or 'no kind'}"
+    for part in document["parts"]:
+        when = "after" if part[AFTER] else "not after"
+        yield (
+            f"seed {part['seed']}: {len(part['faults'])} faults {when} that change, at "
+            f"{part['commit']}; missed {_reasons(part['missed'])}; not judged "
+            f"{_reasons(part['unjudged'])}"
+        )
+
+
+def _reasons(faults: Sequence[Json]) -> str:
+    """How many, and why."""
+    kinds = (f"{one['kind']}: " if one["kind"] != UNKNOWN else "" for one in faults)
+    said = dict.fromkeys(kind + one["reason"] for kind, one in zip(kinds, faults, strict=True))
+    return f"{len(faults)}" + (f" ({'; '.join(said)})" if said else "")
+
+
+def _readable(part: Json, is_same: Callable[[str], bool]) -> Json:
+    """A part with a list of what was missed or not judged, as no former one has, and with a mark
+    whether it follows the last change of the product.
+    """
+    lists = {name: _listed(part.get(name, 0), name) for name in ("missed", "unjudged")}
+    return {**part, **lists, AFTER: is_same(part["commit"])}
+
+
+def _listed(found: int | Sequence[Json], name: str) -> list[Json]:
+    if isinstance(found, int):
+        return [{"kind": UNKNOWN, "job": UNKNOWN, "reason": NO_REASON}] * found
+    return [{**one, "reason": one.get("reason") or one.get(name) or NO_REASON} for one in found]
 
 
 def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:

@@ -20,6 +20,7 @@ from devcluster.errors import DevclusterError
 from devcluster.kubeapi import KubeApi
 from devcluster.node import Node
 from devcluster.processes import read_proc
+from devcluster.progress import silent
 from devcluster.waiting import wait_until
 from soak import clock, records
 from soak.jobs import PROGRAMS
@@ -65,6 +66,13 @@ class Site:
     def api(self) -> KubeApi:
         """With all rights."""
         return self.cluster.plane.endpoint.api
+
+    def repair(self) -> bool:
+        """Start all of the cluster that does not run; whether all its nodes are Ready."""
+        with contextlib.suppress(*UNREACHABLE):
+            self.cluster.assembly.repair(silent)
+            return True
+        return False
 
     def start(self, manifest: Json) -> Job:
         """Apply a job with a volume of its own."""

@@ -7,11 +7,13 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from soak import held, pod_states, records
+from devcluster.errors import DevclusterError
+from soak import commits, held, pod_states, records
+from soak.commits import RankMemory
 from soak.evidence import Kept, Sample
 from soak.memory_growth import Memory
 from soak.pod_states import PodLook
@@ -31,11 +33,15 @@ class Watch:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="soak-watch", daemon=True)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.commits: dict[str, list[Sample]] = defaultdict(list)
         self.kept: dict[str, list[Kept]] = defaultdict(list)
         self.looks: dict[str, list[PodLook]] = defaultdict(list)
         self.recoveries: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
         """By job; each by its time and generation, as it was seen last."""
         self.duplicates: dict[str, list[str]] = defaultdict(list)
+        self._members: dict[str, list[Json]] = {}
+        self._ranks: dict[str, list[RankMemory]] = {}
+        """By the UID of their pod: to look for them takes long."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -66,7 +72,33 @@ class Watch:
             pods, meeting = job.pods("worker"), job.pods(job.meeting_role)
             self.looks[job.name].append(PodLook(began, self._states(meeting), self._states(pods)))
             self.duplicates[job.name] += twice(pods)
-            self.kept[job.name].append(self._kept(job, began, members(status, pods)))
+            self._members[job.name] = members(status, pods)
+            self.kept[job.name].append(self._kept(job, began, self._members[job.name]))
+        self.look_at_commits(job)
+
+    def look_at_commits(self, job: Job) -> None:
+        """Keep the newest commit of a job's ranks. Nobody is asked for their pods: those that a
+        look has found last are read.
+        """
+        pods = [] if job.is_torchrun else self._members.get(job.name, ())
+        ranks = [rank for pod in pods for rank in self._ranks_of(pod)]
+        commit = commits.newest(ranks, time.time())
+        if commit and commit not in self.commits[job.name][-1:]:
+            self.commits[job.name].append(commit)
+
+    def _ranks_of(self, pod: Json) -> list[RankMemory]:
+        uid = pod["metadata"]["uid"]
+        known = self._ranks.get(uid, [])
+        if not known or any(rank.process.is_gone for rank in known):
+            known = self._ranks[uid] = list(self._find_ranks(pod))
+        return known
+
+    def _find_ranks(self, pod: Json) -> Iterator[RankMemory]:
+        with contextlib.suppress(DevclusterError, OSError):  # the node is gone
+            for pid, name in self._site.processes(pod).items():
+                with contextlib.suppress(LookupError, OSError):  # it has ended
+                    if name.startswith("rank-"):
+                        yield RankMemory.of(pid)
 
     def _states(self, pods: Sequence[Json]) -> tuple[str, ...]:
         now, alive = time.time(), [pod for pod in pods if is_alive(pod)]

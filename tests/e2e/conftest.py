@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
 from devcluster.cluster import Cluster
 from devcluster.processes import read_proc
+from soak.machine_faults import LEAST_SHARE, LONGEST_SECONDS, Hogs
 from tests.support.jobs import Job
 from tests.support.waiting import wait_until
 
@@ -164,6 +166,22 @@ class Installation:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def busy_machine(self) -> Iterator[None]:
+        """Processes that only compute take most of the cores that all nodes share; they end by
+        themselves after a minute and a half.
+        """
+        hogs = Hogs(self._devcluster())
+        hogs.start()
+        began, before = time.monotonic(), hogs.computed()
+        try:
+            yield
+            seconds = min(time.monotonic() - began, LONGEST_SECONDS)
+            share = (hogs.computed() - before) / (seconds * (os.cpu_count() or 1))
+            assert share > LEAST_SHARE or seconds == LONGEST_SECONDS, f"{share:.0%} were taken"
+        finally:
+            hogs.end()
 
     def _wait_for_controllers(self) -> None:
         """Wait until Kubernetes' own controllers have reconnected to the API server.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 DOWN_SECONDS = 10.0
+BUSY_DOWN_SECONDS = 20.0
+"""Where others take two thirds of the cores. A drain that was taken for a loss cost 21.7 s."""
 
 
 @contextlib.contextmanager
@@ -61,12 +63,15 @@ def stops(job: Job) -> list[float]:
     return sorted((seconds for seconds in found if seconds is not None), reverse=True)
 
 
-def require_one_preemption_that_cost_nothing(installation: Installation, job: Job) -> None:
+def require_one_preemption_that_cost_nothing(
+    installation: Installation, job: Job, down: float = DOWN_SECONDS
+) -> None:
     """Once the job is whole again: by its account and by its history."""
     job.wait_for_ranks(3, seconds=180)
-    assert stops(job)[0] < DOWN_SECONDS, stops(job)
+    assert stops(job)[0] < down, stops(job)
     spent = account(job)
-    assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
+    failures = [spent[cause] for cause in ("infrastructure", "application", "hang")]
+    assert (spent["lost"], failures) == (0, [0, 0, 0])
     assert spent["preemption"] == 1
     job.suspend()
     assert installation.audit(job) == []
@@ -84,17 +89,33 @@ def test_a_drain_loses_no_step_and_counts_as_preemption(installation: Installati
     require_one_preemption_that_cost_nothing(installation, job)
 
 
+def drain_coordinator_and_worker(installation: Installation, job: Job) -> None:
+    """Drain the node that both are on, until the others train on with the next coordinator."""
+    node = job.coordinator()["spec"]["nodeName"]
+    assert worker_on(job, node), f"no worker shares the node {node} with the coordinator"
+    with drained(installation, job, node):
+        wait_until(
+            "the next coordinator", lambda: job.status()["coordinatorTerm"] == 2, seconds=120
+        )
+        job.wait_for_ranks(2)
+        step = job.step()
+        wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
+
+
 def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(
     installation: Installation,
 ) -> None:
     job = installation.start(make_job("drain-both", steps=50_000))
     job.wait_until_whole_and_saved()
-    coordinator = job.coordinator()
-    node = coordinator["spec"]["nodeName"]
-    assert worker_on(job, node), f"no worker shares the node {node} with the coordinator"
-    with drained(installation, job, node):
-        wait_until("the next coordinator", lambda: job.status()["coordinatorTerm"] == 2, seconds=60)
-        job.wait_for_ranks(2)
-        step = job.step()
-        wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
+    drain_coordinator_and_worker(installation, job)
     require_one_preemption_that_cost_nothing(installation, job)
+
+
+def test_a_drain_of_coordinator_and_worker_on_a_busy_machine_is_taken_for_no_loss(
+    installation: Installation,
+) -> None:
+    job = installation.start(make_job("drain-busy", steps=50_000))
+    job.wait_until_whole_and_saved()
+    with installation.busy_machine():
+        drain_coordinator_and_worker(installation, job)
+    require_one_preemption_that_cost_nothing(installation, job, BUSY_DOWN_SECONDS)

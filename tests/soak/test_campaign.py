@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from devcluster.errors import DeadlineError
+from regroup_trainer.system.commit_page import CommitPage
 from soak import campaign as campaigning
 from soak import evidence, reference, watch
 from soak.aim import Aim, Missed, Struck
@@ -53,7 +56,8 @@ def struck_by(
     monkeypatch.setattr(campaigning, "are_whole", lambda _jobs: True)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     jobs = FakeJob("w0", "w1", name="first"), FakeJob("v0", name="second")
-    campaign._fault(cast(tuple[Job, ...], jobs), Fault(1, kind, 0, 0.5, 1.0, 5.0))
+    both = cast(tuple[Job, ...], jobs)
+    campaign._fault(both, Fault(1, kind, 0, 0.5, 1.0, 5.0), Watch(campaign.site, both))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +102,37 @@ def test_a_fault_that_did_not_strike_is_kept_with_the_reason(
     campaign = made(tmp_path)
     struck_by(campaign, "rank-killed", monkeypatch, Missed("rank 0 has no process in w0"))
     (missed,) = campaign.missed
-    assert (missed["kind"], missed["missed"]) == ("rank-killed", "rank 0 has no process in w0")
-    assert missed["time"] > 0
+    assert (missed["kind"], missed["reason"]) == ("rank-killed", "rank 0 has no process in w0")
+    assert (missed["job"], missed["time"] > 0) == ("first", True)
     assert not campaign.unjudged
     assert campaign.tried == [("first", "rank-killed")], "it may have done something all the same"
+    assert cast(FakeSite, campaign.site).repairs == 1, "it may have left something away"
+
+
+def test_a_fault_that_is_undone_needs_no_repair_and_one_that_cannot_be_undone_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stays_away() -> None:
+        raise DeadlineError("timed out after 120 s: A ready API server")
+
+    campaign = made(tmp_path)
+    site = cast(FakeSite, campaign.site)
+    struck_by(campaign, "etcd-away", monkeypatch, Struck("etcd is gone"))
+    assert site.repairs == 0
+    struck_by(campaign, "etcd-away", monkeypatch, Struck("etcd is gone", stays_away))
+    assert site.repairs == 1
+    assert len(campaign.unjudged) == 2
+
+
+def test_what_a_fault_has_hit_without_a_proof_explains_a_loss_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    apart = Missed("w0 and w1 did not end together (0.300 s)", ("w0", "w1"))
+    struck_by(campaign, "two-within-200-ms", monkeypatch, apart)
+    hits = dict(campaign.hits)
+    assert (sorted(hits["first"].ranks), sorted(hits["first"].pods)) == ([0, 1], ["w0", "w1"])
+    assert not hits["second"].ranks
 
 
 def test_a_job_is_made_for_the_faults_that_it_is_to_feel() -> None:
@@ -127,7 +158,7 @@ class Ended:
             (held / "held-8-1-1-1-0.json").touch()
 
     def _pod(self, worker: int) -> dict[str, Any]:
-        metadata = {"name": f"gpt-w{worker}-0"}
+        metadata = {"name": f"gpt-w{worker}-0", "uid": f"uid-{worker}"}
         return {
             "metadata": metadata,
             "spec": {"nodeName": f"n{worker}"},
@@ -141,6 +172,10 @@ class Ended:
     def runs(self, _node: str) -> bool:
         """As of a site."""
         return True
+
+    def processes(self, _pod: Mapping[str, Any]) -> dict[int, str]:
+        """As of a site: this process stands in for each rank."""
+        return {os.getpid(): "rank-0"}
 
     def folder(self) -> Path:
         """What it wrote."""
@@ -173,11 +208,14 @@ def test_what_a_campaign_keeps_of_a_job_is_judged_as_the_campaign_did(
     undisturbed = Reference(cast(Site, job), print)
     monkeypatch.setattr(undisturbed, "steps", lambda _program, _least: job.written.reference)
     campaign = Campaign(cast(Site, job), folder.with_suffix(".jsonl"), print, undisturbed)
-    seen = Watch(cast(Site, job), jobs)
+    page, seen = CommitPage(), Watch(cast(Site, job), jobs)
+    page.write(14, time.time())
     seen._look(jobs[0])
+    page.close()
     campaign._judge(jobs, ["fsdp"], seen)
     read = evidence.read(folder / "gpt", reference.load_kept(folder))
     assert [judge(read)] == campaign.verdicts
+    assert [one.step for one in read.commits or ()] == [14]
     (kept,) = read.kept
     (snapshot,) = kept.snapshots
     assert (snapshot.stored.step, sorted(*snapshot.holders)) == (8, ["gpt-w0-0", "gpt-w1-0"])

@@ -52,7 +52,7 @@ def test_a_part_lists_the_faults_that_were_missed_and_those_that_nobody_judged(
     site = cast(Site, FakeSite())
     campaign = Campaign(site, build / "seed-7.jsonl", print, Reference(site, print))
     campaign.log.touch()
-    campaign.missed.append({"kind": "etcd-away", "time": 1.0, "missed": "etcd does not run"})
+    campaign.missed.append({"kind": "etcd-away", "time": 1.0, "reason": "etcd does not run"})
     campaign.unjudged.append({"kind": "pod-deleted", "time": 2.0, "proof": "it is gone"})
     with pytest.raises(KeyboardInterrupt):
         interrupt(campaign)
@@ -60,7 +60,7 @@ def test_a_part_lists_the_faults_that_were_missed_and_those_that_nobody_judged(
     assert part["missed"] == campaign.missed
     (unjudged,) = part["unjudged"]
     assert (unjudged["kind"], unjudged["time"]) == ("pod-deleted", 2.0)
-    assert unjudged["unjudged"] == (
+    assert unjudged["reason"] == (
         "the run ended before its episode was judged: KeyboardInterrupt()"
     )
     assert part["metrics"]["faults"] == 0

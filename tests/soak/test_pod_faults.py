@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from soak.aim import Missed
-from soak.pod_faults import whole_job_killed
+from soak.pod_faults import two_within_200_ms, whole_job_killed
 from soak.process import Process
 from tests.support.soak_site import FakeJob, FakeSite, aim
 
-NAMES = ("w0", "w1", "w2", "c1")
+NAMES = ("c1", "w0", "w1", "w2")
 
 
 @pytest.fixture
@@ -37,7 +38,26 @@ def test_a_whole_job_is_killed_with_its_coordinator(
     struck = whole_job_killed(aim(site(mains), FakeJob("w0", "w1", "w2")))
     assert {main.wait(60) for main in mains.values()} == {-9}
     assert struck.pods == NAMES
-    assert struck.proof.startswith("process 1 of w0, w1, w2 and c1 is gone, killed within ")
+    assert struck.proof.startswith("process 1 of c1, w0, w1 and w2 is gone, killed within ")
+
+
+def test_a_busy_machine_does_not_make_the_end_of_a_whole_job_miss(
+    mains: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((100.0, 100.4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 100.4))
+    fault = aim(site(mains), FakeJob("w0", "w1", "w2"))
+    assert "killed within 400.0 ms" in whole_job_killed(fault).proof
+
+
+def test_two_that_are_killed_too_far_apart_are_missed_and_named_as_hit(
+    mains: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((100.0, 100.4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 100.4))
+    with pytest.raises(Missed, match=r"did not end together \(0\.400 s\)") as missed:
+        two_within_200_ms(aim(site(mains), FakeJob("w0", "w1", "w2")))
+    assert missed.value.pods == ("w0", "w1")
 
 
 def test_nothing_is_killed_where_no_worker_trains(

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from bench import harness
 from soak import results
 from soak.checker import Verdict
 from soak.memory_growth import Growth
 
 GROWN = Growth(count=12, total=0.24, squares=0.0048)
 """Too little to tell how fast."""
+SAME = "abc".__eq__
+"""The product has not changed since this commit."""
 
 
 def verdict(**found: object) -> Verdict:
@@ -30,16 +33,17 @@ def verdict(**found: object) -> Verdict:
     return Verdict(**{**clean, **found})  # type: ignore[arg-type]
 
 
-def part(folder: Path, seed: int, *verdicts: Verdict) -> Path:
+def part(folder: Path, seed: int, *verdicts: Verdict, commit: str = "abc") -> Path:
     """The file of a seed with three faults."""
     file = folder / f"seed-{seed}.json"
     figures = results.metrics(3, verdicts, {"operator": GROWN})
-    faults = [{"number": number, "proof": "gone"} for number in (1, 2, 3)]
+    kinds = ("rank-killed", "rank-killed", "etcd-away")
+    faults = [{"number": n, "kind": kind, "proof": "gone"} for n, kind in enumerate(kinds, 1)]
     results.write_part(
         file,
         {
             "seed": seed,
-            "commit": "abc",
+            "commit": commit,
             "metrics": figures,
             "memory": results.sums({"operator": GROWN}),
             "missed": [],
@@ -72,7 +76,7 @@ def test_what_verdicts_found_is_summed() -> None:
 
 def test_parts_become_rows_by_seed_with_commit_and_faults(tmp_path: Path) -> None:
     parts = [part(tmp_path, 12), part(tmp_path, 7, verdict(lost_whole_copies=4))]
-    document = json.loads(results.merge(parts, tmp_path / "out").read_text())
+    document = json.loads(results.merge(parts, tmp_path / "out", SAME).read_text())
     lost = {
         row["case"]: row["median"] for row in document["rows"] if row["metric"] == "lost_steps_ddp"
     }
@@ -86,8 +90,10 @@ def test_parts_become_rows_by_seed_with_commit_and_faults(tmp_path: Path) -> Non
 def test_seeds_are_added_to_those_that_were_merged_and_their_memory_counts_together(
     tmp_path: Path,
 ) -> None:
-    first = results.merge([part(tmp_path, 7)], tmp_path / "first")
-    document = json.loads(results.merge([first, part(tmp_path, 12)], tmp_path / "out").read_text())
+    first = results.merge([part(tmp_path, 7)], tmp_path / "first", SAME)
+    document = json.loads(
+        results.merge([first, part(tmp_path, 12)], tmp_path / "out", SAME).read_text()
+    )
     found = {(row["case"], row["metric"]): row["median"] for row in document["rows"]}
     assert found["all-seeds", "faults"] == 6
     assert found["all-seeds", "memory_growth_mb"] == pytest.approx(2.0)
@@ -103,7 +109,7 @@ def test_a_part_with_the_sums_of_former_slopes_keeps_its_figure_and_adds_none(
     written |= {"memory": {"worker": {"rise": 9.0, "spread": 100.0, "steps": 40}}, "missed": 1}
     results.write_part(former, written)
     parts = [former, *(part(tmp_path, seed) for seed in (12, 13))]
-    document = json.loads(results.merge(parts, tmp_path / "out").read_text())
+    document = json.loads(results.merge(parts, tmp_path / "out", SAME).read_text())
     found = {
         row["case"]: row["median"]
         for row in document["rows"]
@@ -115,4 +121,59 @@ def test_a_part_with_the_sums_of_former_slopes_keeps_its_figure_and_adds_none(
 def test_a_seed_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     one = part(tmp_path, 7)
     with pytest.raises(ValueError, match="a seed occurs twice"):
-        results.merge([one, one], tmp_path / "out")
+        results.merge([one, one], tmp_path / "out", SAME)
+
+
+def test_faults_after_the_last_change_of_the_product_are_counted_apart(tmp_path: Path) -> None:
+    parts = [
+        part(tmp_path, 7, commit="old"),
+        part(tmp_path, 8),
+        part(tmp_path, 9, commit="abc-dirty"),
+    ]
+    document = json.loads(results.merge(parts, tmp_path / "out", SAME).read_text())
+    assert [(one["seed"], one["after_last_change"]) for one in document["parts"]] == [
+        (7, False),
+        (8, True),
+        (9, False),
+    ]
+    assert (document["struck"]["rank-killed"], document["struck"]["overload"]) == (6, 0)
+    assert document["after_last_change"]["rank-killed"] == 2
+    said = list(results.summary(document))
+    assert said[0] == (
+        "3 of 9 faults follow the last change of the product's code (wanted: at least 200 of 500)"
+    )
+    assert said[1].startswith("never struck: pod-deleted, ")
+    assert "etcd-away" not in said[1]
+    assert said[3] == "seed 7: 3 faults not after that change, at old; missed 0; not judged 0"
+
+
+def test_what_was_missed_is_listed_with_its_reason_and_former_numbers_stay_readable(
+    tmp_path: Path,
+) -> None:
+    """Former parts had a number, and later ones a list with other words for the reason."""
+    written = {}
+    for seed, missed in {
+        7: 2,
+        8: [{"kind": "overload", "job": "e1-0-ddp", "missed": "no process"}],
+        9: [{"kind": "etcd-away", "job": "e1-0-ddp", "reason": "it does not run"}],
+    }.items():
+        file = part(tmp_path, seed)
+        results.write_part(file, {**results.read_part(file), "missed": missed, "unjudged": 0})
+        written[seed] = file
+    once = results.merge(list(written.values()), tmp_path / "once", SAME)
+    document = json.loads(results.merge([once], tmp_path / "out", SAME).read_text())
+    reasons = [[fault["reason"] for fault in one["missed"]] for one in document["parts"]]
+    assert reasons == [["reason not recorded"] * 2, ["no process"], ["it does not run"]]
+    assert document["parts"][2]["missed"][0]["job"] == "e1-0-ddp"
+    said = list(results.summary(document))
+    assert "missed 2 (reason not recorded)" in said[3]
+    assert "missed 1 (overload: no process); not judged 0" in said[4]
+
+
+def test_the_committed_results_can_be_merged_with_new_ones(tmp_path: Path) -> None:
+    former = harness.RESULTS / "soak.json"
+    merged = results.merge([former, part(tmp_path, 9007)], tmp_path / "out", SAME)
+    document = json.loads(merged.read_text())
+    assert document["parts"][-1]["seed"] == 9007
+    assert all(isinstance(one["missed"], list) for one in document["parts"])
+    assert list(results.summary(document))

@@ -11,7 +11,7 @@ import pytest
 
 from demo.installation import SYSTEM
 from demo.stages.devcluster import DevclusterStage
-from devcluster.errors import NoSuchNodeError
+from devcluster.errors import DeadlineError, NoSuchNodeError
 from soak import site as watching
 from soak.process import Process
 from soak.site import Job, Site, watched
@@ -162,3 +162,16 @@ def test_a_node_is_back_when_it_is_ready_and_was_heard_since(
 
 def test_a_node_of_which_nothing_can_be_read_is_not_back() -> None:
     assert not site({}).is_back("n1", 0.0)
+
+
+def test_a_cluster_is_repaired_once_all_its_nodes_are_ready() -> None:
+    tries: list[None] = []
+
+    def repair(_report: object) -> None:
+        tries.append(None)
+        if len(tries) == 1:
+            raise DeadlineError("timed out after 120 s: 3 Ready nodes")
+
+    cluster = SimpleNamespace(assembly=SimpleNamespace(repair=repair))
+    found = Site(cast(DevclusterStage, SimpleNamespace(cluster=cluster)), "soak")
+    assert [found.repair(), found.repair()] == [False, True]

@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from soak.__main__ import BUILD, ROOT
+from soak.__main__ import BUILD
+from soak.product import ROOT
 
-SEED, FAULTS = 4248, 12
-"""Draws a sharded job and a script with a Session, a power cut, a full volume, a job that is killed
-as a whole.
+SEED, FAULTS = 16410, 12
+"""Draws a script with a Session and a sharded job, a power cut, a volume that is full and one that
+gives errors, a job that is killed as a whole.
 """
 LEAST = 9
 """Faults that must strike: one may find no victim where the job has just moved."""

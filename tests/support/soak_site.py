@@ -29,6 +29,13 @@ class FakeSite:
         self.cluster = cluster
         self._mains = mains
 
+        self.repairs = 0
+
+    def repair(self) -> bool:
+        """All runs."""
+        self.repairs += 1
+        return True
+
     def main_process(self, pod: Json) -> Process:
         """Raises LookupError for a pod that the test has not named."""
         found = self._mains.get(pod["metadata"]["name"])
