@@ -126,12 +126,13 @@ def count_of_workers(count: int) -> str:
 
 
 def _volume_is_away(context: WaitingContext) -> str | None:
-    """What a generation that begins lacks, or else what keeps one from being formed."""
+    """What a generation that begins or ends lacks, or else what keeps one from being formed."""
     current, problem = context.state.current, context.state.volume.for_ranks
     if current is not None and current.alive:
         if problem is None:
             return None
-        return f"generation {current.number} waits for the volume: {problem.sentence}"
+        then = f" Then it ends: {current.transition.reason}" if current.transition else ""
+        return f"generation {current.number} waits for the volume: {problem.sentence}{then}"
     numbers, directory = context.numbers, context.state.desired.directory
     if not numbers.refusal or numbers.ahead:
         return None
@@ -264,8 +265,8 @@ def _reserving(context: WaitingContext) -> str | None:
 
 REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
     (WaitingReason.GenerationFailed, _failed),
-    (WaitingReason.GenerationEnding, _ending),
     (WaitingReason.VolumeUnavailable, _volume_is_away),
+    (WaitingReason.GenerationEnding, _ending),
     (WaitingReason.GenerationStarting, _starting),
     (WaitingReason.CutOffGeneration, _trains_elsewhere),
     (WaitingReason.FormerWorkersAwaited, _former_workers),
@@ -288,7 +289,8 @@ def find_waiting(context: WaitingContext) -> Waiting | None:
     """Why no generation trains; None while one does, or when the next can be formed."""
     current = context.state.current
     if current is not None and current.alive and (current.running or current.unmanaged):
-        return None
+        if current.decision is None or context.state.volume.for_ranks is None:
+            return None
     for reason, check in REASONS:
         text = check(context)
         if text is not None:
