@@ -288,14 +288,19 @@ formed yet.
 def find_waiting(context: WaitingContext) -> Waiting | None:
     """Why no generation trains; None while one does, or when the next can be formed."""
     current = context.state.current
-    if current is not None and current.alive and (current.running or current.unmanaged):
-        if current.decision is None or context.state.volume.for_ranks is None:
-            return None
+    if current is not None and _trains(context.state, current):
+        return None
     for reason, check in REASONS:
         text = check(context)
         if text is not None:
             return Waiting.of(reason, _after_failure(current, text))
     return None
+
+
+def _trains(state: State, current: CurrentGeneration) -> bool:
+    """Whether it makes steps. One that is to end makes none while its volume refuses the save."""
+    is_held_up = current.decision is not None and state.volume.for_ranks is not None
+    return current.alive and (current.running or current.unmanaged) and not is_held_up
 
 
 def _after_failure(current: CurrentGeneration | None, text: str) -> str:
