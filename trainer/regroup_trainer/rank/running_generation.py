@@ -36,7 +36,7 @@ from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
 from regroup_trainer.recovery.volume_access import where_data_lies
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
-from regroup_trainer.step.agreement import broadcast_from_rank0
+from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
@@ -250,6 +250,7 @@ class RunningGeneration:
         failures = 0
         while self._needs_save(decision) and not self._checkpointer.save_durably():
             failures += 1
+            self._snapshot_unsaved()
             pause = backoff_seconds(failures + 1, _SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS)
             decision = self._wait(pause, decision)
         if decision == Decision.RELOAD:
@@ -257,6 +258,11 @@ class RunningGeneration:
         if decision < Decision.LEAVE:
             return "completed"
         return "stop" if decision == Decision.STOP else "leave"
+
+    def _snapshot_unsaved(self) -> None:
+        """Have agents keep the state that the volume refuses, in case its ranks are killed."""
+        if all(all_gather(self._snapshots.may_begin())):
+            self._snapshots.begin()
 
     def _needs_save(self, decision: Decision) -> bool:
         """Whether a generation that ends so needs a checkpoint of its last step."""
