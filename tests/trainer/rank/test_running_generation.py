@@ -82,4 +82,4 @@ def test_a_job_that_is_to_end_without_a_save_does_not_wait_for_the_volume(
 ) -> None:
     record = generation(full_disk / "job", 2, train_config(), checkpoint={"on_termination": "Skip"})
     outcomes = succeeded(template.run(record, decisions={ENDED_AT: Decision.STOP}))
-    assert outcomes[0].saved == outcomes[0].failed == []
+    assert (outcomes[0].saved, outcomes[0].failed) == ([], [])
