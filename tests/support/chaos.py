@@ -116,6 +116,8 @@ class CoordinatorProcess:
     ticked: float = 0.0
     connections: dict[str, Connection] = field(default_factory=dict)
     reserving: list[tuple[float, GenerationNumber]] = field(default_factory=list)
+    own: GenerationNumber | None = None
+    """The first number that it has reserved."""
 
 
 @dataclass
@@ -328,10 +330,13 @@ class Job:
         for reserve in [reserve for reserve in coordinator.reserving if reserve[0] <= self.now]:
             coordinator.reserving.remove(reserve)
             try:
-                number, newest = number_files.reserve(self.volume.layout.directory, reserve[1])
+                number, newest = number_files.reserve(
+                    self.volume.layout.directory, reserve[1], coordinator.own
+                )
             except number_files.SupersededError:
                 self.end(coordinator, closing=True)  # as the server does: it decides nothing more
                 return
+            coordinator.own = coordinator.own or number
             self._do(coordinator, coordinator.core.on_reserved(number, newest, self.now))
         if self.now - coordinator.ticked >= coordinator.core.pause(self.now):
             coordinator.ticked = self.now

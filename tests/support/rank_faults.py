@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import importlib
+import math
 import os
 import resource
 import signal
@@ -153,13 +154,14 @@ def die_while_saving(assignment: Assignment, options: Options, channel: Recordin
 
 
 def limit_file_size(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """One rank cannot write files above a size while it saves a step."""
+    """One rank cannot write files above a size while it saves a step, so many `times` if given."""
     from regroup_trainer.checkpoint import shard_file
 
     plain, unlimited = shard_file.write, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    writes, times = count(), options.get("times", math.inf)
 
     def write_limited(path: Path, *arguments: Any) -> Any:
-        if f"step-{options['step']}.tmp" in str(path):
+        if f"step-{options['step']}.tmp" in str(path) and next(writes) < times:
             resource.setrlimit(resource.RLIMIT_FSIZE, (options["bytes"], resource.RLIM_INFINITY))
         try:
             return plain(path, *arguments)

@@ -113,7 +113,7 @@ def _progressing(view: JobView) -> ConditionValue:
 
 def _degraded(view: JobView) -> ConditionValue:
     status, job = view.status, view.job
-    inactive = view.context.outcome or view.context.suspension != "no"
+    inactive = view.context.outcome or view.context.suspension == "suspended"
     if inactive or status.rendezvous_generation is None or not isinstance(job, Job):
         return ConditionValue("False", "NotActive", "the job does not train")
     former, report = status.condition("Degraded"), view.observed.coordinator.status
@@ -121,6 +121,8 @@ def _degraded(view: JobView) -> ConditionValue:
         return ConditionValue(former.status, former.reason, former.message)
     if unavailable := _volume(report):
         return ConditionValue("True", "VolumeUnavailable", unavailable)
+    if view.context.suspension == "suspending":
+        return ConditionValue("False", "NotActive", "the job does not train")
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         hindrance = view.context.hindrance

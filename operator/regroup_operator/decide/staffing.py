@@ -39,11 +39,15 @@ OUTCOME_SECONDS = 10.0
 def keep_workers(
     job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
 ) -> Step:
-    """Delete the workers above the wanted number; create those that are missing."""
+    """Delete the workers above the wanted number; create those that are missing. Workers that a
+    full volume keeps from saving what they hold are left to their coordinator, which releases them.
+    """
     wanted = job.spec.replicas + job.spec.spares
     live = [pod for pod in observed.workers if pod.alive]
     staying = [pod for pod in live if pod.index < wanted]
-    extra = (*surplus(live, wanted), *delete_second(staying, observed.coordinator))
+    saving = _may_wait_to_save(observed.coordinator)
+    going = [pod for pod in live if pod.uid not in saving]
+    extra = (*surplus(going, wanted), *delete_second(staying, observed.coordinator))
     held = {pod.index for pod in (*live, *_just_succeeded(observed, now))}
     missing = sorted(set(range(wanted)) - held)
     if blocker is not None or not _is_reachable(observed) or backoff_left(job, status, now) > 0:
@@ -55,6 +59,15 @@ def _is_reachable(observed: Observed) -> bool:
     """Whether there is an address for workers to find the coordinator, when they are made."""
     service = observed.service
     return service is not None and (bool(service.address) or service.is_planned)
+
+
+def _may_wait_to_save(view: CoordinatorView) -> frozenset[str]:
+    """UIDs of the workers that train while the volume is away. Deleted, they would be killed with
+    their part of the state at the end of their grace period.
+    """
+    if view.status is None or view.status.volume is None:
+        return frozenset()
+    return frozenset(one.member for one in view.status.members if one.rank is not None)
 
 
 def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:

@@ -10,6 +10,7 @@ from regroup_operator.decide.plan import REQUEUE_SECONDS, DeletePod, DraftPlan, 
 from regroup_operator.decide.succession import current_coordinator, update_coordinator
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
 def was_suspended(observed: Observed) -> bool:
@@ -19,14 +20,24 @@ def was_suspended(observed: Observed) -> bool:
     return outcome is not None and outcome.result == "suspended"
 
 
+def waits_for_volume(observed: Observed) -> bool:
+    """Whether ranks that are to save cannot, as their volume is full or away."""
+    report = observed.coordinator.status
+    waiting = report.waiting if report else None
+    return waiting is not None and waiting.reason == WaitingReason.VolumeUnavailable.name
+
+
 def suspend(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
-    """Let the coordinator save and stop, then give all pods back."""
+    """Let the coordinator save and stop, then give all pods back. A save that the volume refuses is
+    waited for: nobody but the user may give up what is in memory alone.
+    """
     if not observed.pods:
         return _suspended(job)
     coordinator = current_coordinator(observed, job.status)
     running = coordinator is not None and coordinator.phase == "Running"
     can_save = coordinator is not None and running and not why_dead(coordinator, observed)
-    if was_suspended(observed) or not can_save or _suspending_for_too_long(job, now):
+    late = _suspending_for_too_long(job, now) and not waits_for_volume(observed)
+    if was_suspended(observed) or not can_save or late:
         return tear_down(job, observed)
     return DraftPlan(
         job.status,

@@ -18,6 +18,7 @@ from regroup_operator.decide.failures import IMAGE_REASONS, classify, describe
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
+from regroup_operator.decide.suspension import waits_for_volume
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -201,8 +202,10 @@ def _suspended(view: JobView) -> Waiting | None:
 def _suspending(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspending":
         return None
-    doing = _progress(view)
-    return Waiting.of(WaitingReason.Suspending, f"suspending: {doing}")
+    reason = WaitingReason.Suspending
+    if waits_for_volume(view.observed):
+        reason = WaitingReason.VolumeUnavailable
+    return Waiting.of(reason, f"suspending: {_progress(view)}")
 
 
 def _starting(view: JobView) -> Waiting | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,14 @@ from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from tests.support.disks import fill, freeze_disk, thaw_disk
-from tests.support.local_job import at_step, make_run, play, require_whole_history
+from tests.support.local_job import (
+    at_step,
+    make_run,
+    make_train,
+    play,
+    recovered_at,
+    require_whole_history,
+)
 from tests.support.silent_data import CHECKPOINT, FAILING, OPENING, SAMPLES, SILENT
 
 pytestmark = [
@@ -70,6 +78,72 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     acts = [(at_step(25), strike), (ranks_wait, thaw)]
     assert play(run, acts).result == "completed"
     assert waiting == ["VolumeUnavailable"]
+    recovery = only_recovery(run)
+    assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
+    assert require_whole_history(volume / "job") == STEPS
+
+
+def saving_is_refused(status: CoordinatorStatus) -> bool:
+    """Whether ranks that are to end their generation wait for the volume."""
+    return ranks_wait(status) and status.phase in ("resizing", "stopping")
+
+
+KEEP_SEVEN = CheckpointPolicy(interval_steps=ENDLESS, memory_snapshot_steps=0, keep_last=7)
+"""A policy that no generation has yet: the ranks save, and the next one begins with it."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "change"),
+    [
+        ("ddp", {"checkpoint": KEEP_SEVEN}),
+        ("fsdp", {"replicas": 2}),
+    ],
+)
+def test_a_planned_end_on_a_full_volume_costs_no_step(
+    volume: Path, strategy: str, change: dict[str, Any]
+) -> None:
+    """Without a checkpoint and memory snapshots, the ranks alone have the state."""
+    policy = KEEP_SEVEN.model_copy(update={"keep_last": 3})
+    train = make_train(STEPS, strategy=strategy)
+    run = make_run(volume / "job", STEPS, checkpoint=policy, train=train, max_restarts=0)
+    waiting: list[str] = []
+
+    def strike(run: LocalRun) -> None:
+        fill(volume / "hog")
+        run._change(**change)
+
+    def free(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.waiting is not None
+        waiting.append(run.status.waiting.reason)
+        (volume / "hog").unlink()
+
+    acts = [(at_step(25), strike), (saving_is_refused, free)]
+    assert play(run, acts).result == "completed"
+    assert waiting == ["VolumeUnavailable"]
+    recovery = only_recovery(run)
+    assert (recovery.restored_from, recovery.lost_steps) == ("Checkpoint", 0)
+    assert (recovery.resumed_from_step or 0) >= 25
+    assert require_whole_history(volume / "job") == STEPS
+
+
+def test_a_rank_that_dies_before_a_planned_end_on_a_full_volume_costs_no_step(
+    volume: Path,
+) -> None:
+    """Its peers have kept the state that they could not save."""
+    policy = KEEP_SEVEN.model_copy(update={"keep_last": 3})
+    run = make_run(volume / "job", STEPS, checkpoint=policy)
+
+    def strike(run: LocalRun) -> None:
+        fill(volume / "hog")
+        run._change(checkpoint=KEEP_SEVEN)
+
+    acts = [
+        (at_step(25), strike),
+        (saving_is_refused, lambda run: run.kill_rank(1)),
+        (recovered_at(60), lambda _: (volume / "hog").unlink()),
+    ]
+    assert play(run, acts).result == "completed"
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
     assert require_whole_history(volume / "job") == STEPS

@@ -276,14 +276,14 @@ def test_a_full_disk_fails_saves_frees_what_they_wrote_and_the_result_waits_unti
 
 
 @root_only
-def test_a_result_for_which_there_is_no_room_does_not_keep_a_job_that_is_to_end(
+def test_a_result_for_which_there_is_no_room_does_not_keep_a_job_that_is_to_end_without_it(
     template: Template, small_disk: Path
 ) -> None:
     (small_disk / "hog").write_bytes(bytes(1_300_000))
-    outcomes = template.run(
-        generation(small_disk / "job", 2, train_config()), decisions={6: Decision.STOP}
+    record = generation(
+        small_disk / "job", 2, train_config(), checkpoint={"on_termination": "Skip"}
     )
-    succeeded(outcomes)
+    outcomes = succeeded(template.run(record, decisions={6: Decision.STOP}))
     assert [end.reason for outcome in outcomes for end in outcome.of(Finished)] == ["stop", "stop"]
     assert outcomes[0].saved == []
 

@@ -8,8 +8,14 @@ from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, NUMBERS_AHEAD
 from regroup_trainer.coordinator.transitions import AGREE_SECONDS
+from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus
-from regroup_trainer.protocol.rank_messages import Busy, Progress, VolumeProblem
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    CheckpointSaved,
+    Progress,
+    VolumeProblem,
+)
 from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
 
 PROBLEM = VolumeProblem(
@@ -99,6 +105,94 @@ def test_a_planned_end_waits_for_a_volume_only_where_a_state_could_be_lost(has_s
         job.send(agents[0], waits)
         job.wait(1.0)
     assert current.alive == has_state
+
+
+def refuse_the_save(job: Job, agents: list[SimulatedAgent], seconds: int) -> None:
+    """The ranks are to end their generation, and repeat a save that the volume refuses."""
+    stop_reporting(agents)
+    record = agents[0].state.record
+    assert record is not None
+    waits = Busy(
+        generation=record.number,
+        rank=0,
+        doing="waiting for the volume",
+        step=agents[0].step,
+        volume=PROBLEM,
+    )
+    for _ in range(seconds):
+        job.send(agents[0], waits)
+        job.wait(1.0)
+
+
+def take_the_save(job: Job, agents: list[SimulatedAgent]) -> None:
+    """The volume has room again."""
+    saved = CheckpointSaved(
+        generation=job.record.number,
+        rank=0,
+        step=agents[0].step,
+        path="/volume/gpt/checkpoints/step-9",
+        size_bytes=1,
+        seconds=1.0,
+        blocking_seconds=1.0,
+        time=1_000_000.0 + job.now,
+    )
+    job.send(agents[0], saved)
+    for agent in agents:
+        agent.ranks_run = True
+    job.wait(1.0)
+
+
+def test_a_job_that_is_to_be_suspended_waits_for_its_volume_and_says_what_is_at_risk() -> None:
+    job, agents = start_job(steps=1_000_000)
+    job.update_desired(suspend=True)
+    refuse_the_save(job, agents, int(AGREE_SECONDS) + 10)
+    number, waiting = job.record.number, status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "VolumeUnavailable"
+    assert waiting.message == status(job).message
+    assert waiting.message == (
+        f"generation {number} waits for the volume: {PROBLEM.sentence} Then it ends: the job is to "
+        "be suspended"
+    )
+    take_the_save(job, agents)
+    assert status(job).phase == "suspended"
+    assert job.saved_step == agents[0].step
+    assert status(job).volume is None
+
+
+@pytest.mark.parametrize("term", [1, 2])
+def test_a_coordinator_that_starts_while_ranks_save_again_waits_as_well(term: int) -> None:
+    """In the same pod, or in another one."""
+    job, agents = start_job(steps=1_000_000)
+    job.update_desired(checkpoint=CheckpointPolicy(keep_last=7))
+    refuse_the_save(job, agents, 10)
+    number = job.record.number
+    job.start_coordinator(term)
+    refuse_the_save(job, agents, int(AGREE_SECONDS) + 10)
+    waiting = status(job).waiting
+    assert job.record.number == number
+    assert waiting is not None
+    assert waiting.reason == "VolumeUnavailable"
+    take_the_save(job, agents)
+    assert job.record.number > number
+    assert job.record.desired.checkpoint.keep_last == 7
+    assert status(job).ledger.lost_steps == 0
+
+
+def test_ranks_that_lose_a_peer_before_they_are_suspended_save_in_the_next_generation() -> None:
+    """Its number was reserved ahead, so that a volume that is still full does not stop it."""
+    job, agents = start_job(steps=1_000_000)
+    job.save_every = 1_000_000
+    job.update_desired(suspend=True)
+    refuse_the_save(job, agents, 5)
+    step, number = agents[0].step, job.record.number
+    for agent in agents:
+        agent.ranks_run = True
+    job.fail_rank(agents[2])
+    job.wait(3.0)
+    assert job.record.number > number
+    assert status(job).phase == "suspended"
+    assert job.saved_step >= step > 0
 
 
 def test_a_job_trains_on_while_no_further_number_can_be_reserved() -> None:

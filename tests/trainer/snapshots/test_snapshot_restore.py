@@ -22,6 +22,7 @@ from regroup_trainer.checkpoint import history, lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import (
+    Decision,
     GenerationNumber,
     GenerationRecord,
     SnapshotNumber,
@@ -36,7 +37,14 @@ from regroup_trainer.snapshots.places import (
     write_description,
 )
 from tests.support import hostile_pickle
-from tests.support.ranks import FIRST, RankOutcome, Template, generation, train_config
+from tests.support.ranks import (
+    FIRST,
+    RankOutcome,
+    Template,
+    generation,
+    succeeded,
+    train_config,
+)
 
 TOKEN = "t0ken"
 EVERY, DEATH, STEPS = 3, 5, 7
@@ -121,10 +129,15 @@ class Job:
         record: GenerationRecord,
         entry: str = "tests.support.ranks:train",
         options: dict[str, Any] | None = None,
+        decisions: dict[int, Decision] | None = None,
     ) -> list[RankOutcome]:
         shared = [(store.folder, store.begin(record)[0]) for store in self.stores]
         return self.template.run(
-            record, entry=entry, options=options, snapshots=shared[: record.world_size]
+            record,
+            entry=entry,
+            options=options,
+            decisions=decisions,
+            snapshots=shared[: record.world_size],
         )
 
     def places(self, number: SnapshotNumber) -> tuple[str, ...]:
@@ -187,6 +200,29 @@ def test_a_generation_resumes_from_memory_as_if_nothing_had_happened(
     assert outcomes[0].losses == pytest.approx(undisturbed[EVERY:], rel=1e-5)
     records = lineage.read(Layout(job.directory))
     assert records[GenerationNumber(1, 2)].resumed_from_step == EVERY
+
+
+def test_a_state_that_the_volume_refuses_before_a_planned_end_is_kept_by_agents_too(
+    make_job: Any,
+) -> None:
+    """In case its ranks are killed before the volume takes it."""
+    job = make_job(2, strategy="fsdp")
+    policy = {"interval_steps": 1000, "memory_snapshot_steps": 1000}
+    train = train_config(training={"steps": STEPS}, parallelism=job.strategy)
+    record = generation(job.directory, 2, train, checkpoint=policy)
+    outcomes = job.run(
+        record,
+        "tests.support.rank_faults:limit_file_size",
+        {"rank": 1, "step": EVERY, "bytes": 5000, "times": 2},
+        decisions={EVERY: Decision.LEAVE},
+    )
+    (number,) = {report.number for outcome in outcomes for report in outcome.snapshots}
+    for rank, outcome in enumerate(succeeded(outcomes)):
+        (taken,) = outcome.snapshots
+        job.stores[rank].take(taken, 0)
+    shutil.rmtree(Layout(job.directory).checkpoints)
+    restored = succeeded(job.go_on(number))[0].restored
+    assert (restored.restored_from, restored.step) == ("Snapshot", EVERY)
 
 
 def test_fewer_ranks_fetch_the_shards_of_a_lost_member_from_its_neighbour(

@@ -18,7 +18,13 @@ from regroup_trainer.checkpoint.state_plan import StatePlan
 from regroup_trainer.errors import SaveError, Stage
 from regroup_trainer.protocol.channel import Sender
 from regroup_trainer.protocol.config import CheckpointPolicy
-from regroup_trainer.protocol.rank_messages import Busy, CheckpointFailed, CheckpointSaved
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    CheckpointFailed,
+    CheckpointSaved,
+    VolumeProblem,
+)
 from regroup_trainer.step.agreement import broadcast_from_rank0, until_all
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.system.phase_clock import PhaseClock
@@ -66,6 +72,10 @@ class Checkpointer:
         self._postponed = False
         """Rank 0: a save was due while another took too long."""
         self._succeeded = False
+        self._is_awaited = False
+        """Whether training waits until the present step is on the volume."""
+        self._failing: tuple[float, str] | None = None
+        """Rank 0: wall clock of the first failure in a row, and the last error."""
         self._blocking = 0.0
         self._reported_at = 0.0
         self.seconds_within_steps = 0.0
@@ -144,11 +154,34 @@ class Checkpointer:
         step = self._state.position.step
         if self._saved_step == step:
             return True
+        self._is_awaited = True
         if self._begun_step != step or not self._save:
             self._finish()
             self._begin()
         self._finish()
-        return self._saved_step == step
+        self._is_awaited = self._saved_step != step
+        return not self._is_awaited
+
+    def problem(self) -> VolumeProblem | None:
+        """Rank 0: why the step for which training waits is not on the volume yet; None where that
+        is no fault of the volume so far.
+        """
+        if not self._is_awaited:
+            return None
+        if self._failing is not None:
+            since, error = self._failing
+        elif self.is_late():
+            since, error = float(round(time.time() - self._lasted)), "the volume does not answer"
+        else:
+            return None
+        step = self._state.position.step
+        kept = f"The ranks keep step {step} in memory, and save it as soon as the volume takes it."
+        return VolumeProblem(
+            path=str(self._saver.layout.checkpoints)[:TEXT_LIMIT],
+            error=error[:TEXT_LIMIT],
+            since=since,
+            at_risk=f"{kept} If they end before, the job goes back to an older step.",
+        )
 
     def finish(self, state_lives_on: bool = False) -> None:
         """Wait for the save under way. Call it before the process group is left.
@@ -191,16 +224,21 @@ class Checkpointer:
 
     def is_late(self) -> bool:
         """Rank 0: whether the save under way takes too long."""
-        rank0, lasted = self._saver.group.is_rank0, time.monotonic() - self._timer.last
-        return rank0 and self._save is not None and lasted > _PATIENCE_SECONDS
+        rank0 = self._saver.group.is_rank0
+        return rank0 and self._save is not None and self._lasted > _PATIENCE_SECONDS
+
+    @property
+    def _lasted(self) -> float:
+        """Seconds since the last save was begun."""
+        return time.monotonic() - self._timer.last
 
     def _postpone(self, step: int) -> None:
         """Report, once for each save that takes too long, that the next one waits for its end."""
         if self._postponed or self._save is None:
             return
         self._postponed = True
-        lasted, directory = time.monotonic() - self._timer.last, self._save.directory
-        why = f"the save of step {self._save.position.step} has not ended for {lasted:.0f} s"
+        step_before, directory = self._save.position.step, self._save.directory
+        why = f"the save of step {step_before} has not ended for {self._lasted:.0f} s"
         what = f"({directory}): the volume may not answer; this one follows when it has ended"
         self._report_failure(step, "write", f"{why} {what}")
 
@@ -234,6 +272,7 @@ class Checkpointer:
                     rank=self._saver.group.rank,
                     doing="save",
                     step=save.position.step,
+                    volume=self.problem(),
                 )
             )
         return save is None or save.wait(_MOMENT_SECONDS)
@@ -249,9 +288,11 @@ class Checkpointer:
                 published = save.result()
             except SaveError as failure:
                 self._succeeded = False
+                since = self._failing[0] if self._failing else time.time()
+                self._failing = since, failure.error
                 self._report_failure(save.position.step, failure.stage, failure.error)
             else:
-                self._succeeded = True
+                self._succeeded, self._failing = True, None
                 self._report_saved(published)
         return self._succeeded
 

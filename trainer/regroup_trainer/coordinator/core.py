@@ -37,6 +37,7 @@ from regroup_trainer.coordinator.generation_end import (
     end_of,
     finalize,
     leaving_holders,
+    lives_whole,
     rank_not_out,
     release,
 )
@@ -375,7 +376,11 @@ class Coordinator:
             return False
         if current is None:
             return now >= self._timers.adopt_until
-        return rank_not_out(state, current, now) is None
+        if rank_not_out(state, current, now) is not None:
+            return False
+        saves = state.desired.checkpoint.on_termination == "Save"
+        # A next generation saves what parked ranks alone have, where it can be formed.
+        return not (saves and lives_whole(state, current) and self._waiting_context(now).size)
 
     def _waiting_context(self, now: float) -> WaitingContext:
         """What is known for the next generation. Members are counted only while one is formed."""

@@ -312,11 +312,11 @@ def leaving_holders(state: State) -> frozenset[str]:
         and (position := current.position_of(name)) is not None
     ]
     holders = last_holders(current.record, positions, members.stays)
-    return holders if holders and _is_whole(state, current) else frozenset()
+    return holders if holders and lives_whole(state, current) else frozenset()
 
 
-def _is_whole(state: State, current: CurrentGeneration) -> bool:
-    """Whether all parts of the state live."""
+def lives_whole(state: State, current: CurrentGeneration) -> bool:
+    """Whether all parts of the state live in parked ranks of members that are here."""
     retained = [
         current.retained[rank]
         for place in current.record.members

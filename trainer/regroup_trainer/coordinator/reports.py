@@ -80,6 +80,7 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             _on_progress(state, report, current, now)
         case CheckpointSaved():
             state.checkpoint, state.failed_save = report, ""
+            state.volume.for_ranks = None
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
             state.journal.emit_rarely(state.wall(now), "CheckpointSaved", text)
             answer_request(state, current, report)

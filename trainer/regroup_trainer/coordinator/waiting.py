@@ -126,12 +126,13 @@ def count_of_workers(count: int) -> str:
 
 
 def _volume_is_away(context: WaitingContext) -> str | None:
-    """What a generation that begins lacks, or else what keeps one from being formed."""
+    """What a generation that begins or ends lacks, or else what keeps one from being formed."""
     current, problem = context.state.current, context.state.volume.for_ranks
     if current is not None and current.alive:
         if problem is None:
             return None
-        return f"generation {current.number} waits for the volume: {problem.sentence}"
+        then = f" Then it ends: {current.transition.reason}" if current.transition else ""
+        return f"generation {current.number} waits for the volume: {problem.sentence}{then}"
     numbers, directory = context.numbers, context.state.desired.directory
     if not numbers.refusal or numbers.ahead:
         return None
@@ -264,8 +265,8 @@ def _reserving(context: WaitingContext) -> str | None:
 
 REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
     (WaitingReason.GenerationFailed, _failed),
-    (WaitingReason.GenerationEnding, _ending),
     (WaitingReason.VolumeUnavailable, _volume_is_away),
+    (WaitingReason.GenerationEnding, _ending),
     (WaitingReason.GenerationStarting, _starting),
     (WaitingReason.CutOffGeneration, _trains_elsewhere),
     (WaitingReason.FormerWorkersAwaited, _former_workers),
@@ -287,13 +288,19 @@ formed yet.
 def find_waiting(context: WaitingContext) -> Waiting | None:
     """Why no generation trains; None while one does, or when the next can be formed."""
     current = context.state.current
-    if current is not None and current.alive and (current.running or current.unmanaged):
+    if current is not None and _trains(context.state, current):
         return None
     for reason, check in REASONS:
         text = check(context)
         if text is not None:
             return Waiting.of(reason, _after_failure(current, text))
     return None
+
+
+def _trains(state: State, current: CurrentGeneration) -> bool:
+    """Whether it makes steps. One that is to end makes none while its volume refuses the save."""
+    is_held_up = current.decision is not None and state.volume.for_ranks is not None
+    return current.alive and (current.running or current.unmanaged) and not is_held_up
 
 
 def _after_failure(current: CurrentGeneration | None, text: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from itertools import chain, repeat
 from pathlib import Path
 
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
@@ -20,6 +19,7 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel import process_group
 from regroup_trainer.parallel.mesh import arrange
 from regroup_trainer.parallel.process_group import report_loss
+from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import Decision
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
@@ -36,7 +36,7 @@ from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
 from regroup_trainer.recovery.volume_access import where_data_lies
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
-from regroup_trainer.step.agreement import broadcast_from_rank0
+from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
@@ -51,8 +51,8 @@ _GRACE_SECONDS = 2.0
 """How long the last lines of the history may take when the generation ends. All ranks remember
 them.
 """
-_SAVE_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between attempts to save the last step."""
+_SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS = 1.0, 30.0
+"""After a failed save of a state that would be lost without it; doubled after each."""
 
 
 @dataclass(frozen=True)
@@ -227,16 +227,8 @@ class RunningGeneration:
         on.
         """
         match decision:
-            case Decision.LEAVE | Decision.RELOAD:
-                if decision == Decision.RELOAD:
-                    self._retains = False  # the next generation starts from the checkpoint
-                if not self._retains:
-                    self._checkpointer.save_durably()  # else the next one resumes from an older one
-                return "leave"
-            case Decision.STOP:
-                if self._policy.on_termination == "Save":
-                    self._checkpointer.save_durably()
-                return "stop"
+            case Decision.LEAVE | Decision.RELOAD | Decision.STOP:
+                return self._end(decision)
             case Decision.SAVE:
                 self._checkpointer.begin()
             case Decision.SNAPSHOT:
@@ -246,28 +238,61 @@ class RunningGeneration:
         return None
 
     def save_result(self) -> GenerationOutcome:
-        """Save the last step, however often it takes; only a decision to end stops the attempts.
-
-        The result exists in memory only, and a full disk can be freed.
+        """Save the last step, however often it takes; only a decision to end without it stops the
+        attempts.
         """
-        for pause in chain(_SAVE_PAUSES, repeat(_SAVE_PAUSES[-1])):
-            if self._checkpointer.save_durably():
-                break
-            decision = self._wait(pause)
-            if outcome := self.act(decision) if decision >= Decision.LEAVE else None:
-                return outcome
-        return "completed"
+        return self._end(Decision.CONTINUE)
 
-    def _wait(self, seconds: float) -> Decision:
-        """Wait on all ranks, no longer than until a decision ends the generation; returns it."""
+    def _end(self, decision: Decision) -> GenerationOutcome:
+        """Save what is lost otherwise, however often it takes: the state exists in memory only, and
+        a full disk can be freed. Returns how the generation ends.
+        """
+        failures = 0
+        while self._needs_save(decision) and not self._checkpointer.save_durably():
+            failures += 1
+            self._snapshot_unsaved()
+            pause = backoff_seconds(failures + 1, _SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS)
+            decision = self._wait(pause, decision)
+        if decision == Decision.RELOAD:
+            self._retains = False  # the next generation starts from the checkpoint
+        if decision < Decision.LEAVE:
+            return "completed"
+        return "stop" if decision == Decision.STOP else "leave"
+
+    def _snapshot_unsaved(self) -> None:
+        """Have agents keep the state that the volume refuses, in case its ranks are killed."""
+        if all(all_gather(self._snapshots.may_begin())):
+            self._snapshots.begin()
+
+    def _needs_save(self, decision: Decision) -> bool:
+        """Whether a generation that ends so needs a checkpoint of its last step."""
+        match decision:
+            case Decision.LEAVE:
+                return not self._retains
+            case Decision.STOP:
+                return self._policy.on_termination == "Save"
+            case _:
+                return True
+
+    def _wait(self, seconds: float, decision: Decision) -> Decision:
+        """Wait on all ranks for the volume, no longer than until a further decision than this one
+        ends the generation. Returns the one that counts then.
+        """
         until = time.monotonic() + seconds
         while True:
-            decision, over = broadcast_from_rank0(
-                lambda: (self.decide(), time.monotonic() >= until)
+            newest, over = broadcast_from_rank0(
+                lambda: (self._decide_without_volume(), time.monotonic() >= until)
             )
-            if over or decision >= Decision.LEAVE:
+            if newest >= Decision.LEAVE and newest > decision:
+                return newest
+            if over:
                 return decision
             time.sleep(_POLL_SECONDS)
+
+    def _decide_without_volume(self) -> Decision:
+        """Rank 0: report what the volume refuses, and see what is decided."""
+        self._report_busy("waiting for the volume", self._checkpointer.problem())
+        return self.decide()
 
     def finish(self, outcome: GenerationOutcome) -> ResidentState | None:
         """End by agreement: leave the process group in order and report the outcome.

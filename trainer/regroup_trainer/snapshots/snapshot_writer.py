@@ -144,6 +144,12 @@ class MemorySnapshots:
             self._incomplete = False
             self._prepare(self._slot)
 
+    def may_begin(self) -> bool:
+        """Whether this rank could copy the present state now, of which there is no snapshot yet."""
+        self.after_step()
+        is_new = self._begun != self._state.position.step
+        return self._on and is_new and not self._incomplete and self.ready
+
     def begin(self) -> None:
         """Begin to copy the present state, beside the following steps."""
         if self._on and (plan := self._plans()) is not self._agreed:

@@ -42,6 +42,8 @@ class VolumeWork:
         self._give_way = give_way
         self._look: Background[tuple[GenerationNumber, int] | None] | None = None
         """The last one for a former generation."""
+        self._own: GenerationNumber | None = None
+        """The first number that this process has reserved."""
 
     def _directory(self) -> Path:
         return Path(self._core.state.desired.directory)
@@ -49,7 +51,7 @@ class VolumeWork:
     async def reserve(self, effect: ReserveNumber) -> None:
         """Reserve the number of a generation."""
         directory = self._directory()
-        work = Background(lambda: reserve(directory, effect.number))
+        work = Background(lambda: reserve(directory, effect.number, self._own))
         answer = asyncio.wrap_future(work.future)
         if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
             why = f"the volume has not answered for {VOLUME_SECONDS:.0f} s"
@@ -66,6 +68,7 @@ class VolumeWork:
             log.error("term %s has begun: this coordinator decides nothing any more", error)
             await self._give_way()
             return
+        self._own = self._own or number
         self._do(self._core.on_reserved(number, newest, time.monotonic()))
 
     async def look_for_former(self, term: int) -> None:
