@@ -21,7 +21,7 @@ from regroup.cli.ui_commands import ui
 from regroup.cli.validate_command import find_problems, validate
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
-from regroup.local.interruption import until_the_end
+from regroup.local.interruption import RunAbandonedError, until_the_end
 from regroup.local.local_desired import local_desired, ranks_per_worker
 from regroup.local.local_run import LocalRun, LocalRunError
 from regroup.local.run_folder import explain
@@ -127,7 +127,8 @@ def run(
     """Train the job of FILE with local processes.
 
     FILE is the same YAML as on a cluster. Checkpoints, logs and the history go to a folder, by
-    default regroup-runs/NAME here. The same command goes on there. Ctrl-C saves first.
+    default regroup-runs/NAME here. The same command goes on there. Ctrl-C saves first; a second one
+    does not wait for it.
 
     Exit codes: 0 the job completed, 1 it failed, was suspended, or a --kill was never injected.
     """
@@ -180,7 +181,7 @@ def _play(local: LocalRun, plain: bool) -> Outcome:
         local.on_status, local.on_note, local.on_line = display.show, display.note, display.line
         try:
             return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
-        except (LocalRunError, FolderError) as error:
+        except (LocalRunError, FolderError, RunAbandonedError) as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             raise click.ClickException(explain(error, Path(local.desired.directory))) from None

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM suspend a local run, of either launcher."""
+"""Ctrl-C and SIGTERM suspend a local run, of either launcher. A second one ends it at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from typing import Protocol, TypeVar
 from regroup_trainer.system.process_signals import ignore_signals
 
 Outcome_co = TypeVar("Outcome_co", covariant=True)
+AGAIN_SECONDS = 1.0
+"""A signal so soon after the first one is the same one: a shell and `timeout` may both send it."""
+
+
+class RunAbandonedError(Exception):
+    """The user has ended a run before it had saved."""
 
 
 class Run(Protocol[Outcome_co]):
@@ -27,17 +33,31 @@ async def until_the_end(
 ) -> Outcome_co:
     """Run to the end. A signal suspends the run, and `note` is called with `message`.
 
-    From the end on this process ignores both signals: only its last words are left.
+    From the end on this process ignores both signals: only its last words are left. A second
+    signal ends the run where it stands, as the volume may not take the save for hours. Raises
+    RunAbandonedError then.
     """
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(run.run())
+    asked_at: float | None = None
 
     def suspend() -> None:
-        note(message)
-        run.suspend()
+        nonlocal asked_at
+        if asked_at is None:
+            asked_at = loop.time()
+            note(f"{message}; again: stop at once")
+            run.suspend()
+        elif loop.time() - asked_at >= AGAIN_SECONDS:
+            running.cancel()
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
-        asyncio.get_running_loop().add_signal_handler(number, suspend)
+        loop.add_signal_handler(number, suspend)
     try:
-        return await run.run()
+        return await running
+    except asyncio.CancelledError:
+        raise RunAbandonedError(
+            "ended by a second signal, before all was saved: what is not on the volume is lost"
+        ) from None
     finally:
         ignore_signals(*numbers)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import Fault, never_injected
-from regroup.local.interruption import until_the_end
+from regroup.local.interruption import RunAbandonedError, until_the_end
 from regroup.local.local_desired import ranks_per_worker
 from regroup.local.local_run import LocalRunError
 from regroup.local.run_folder import explain
@@ -62,7 +62,7 @@ def play_torchrun(
         run.on_step = partial(display.show_step, " ".join(wanted.script.arguments[:1]))
         try:
             outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
-        except (LocalRunError, FolderError) as error:
+        except (LocalRunError, FolderError, RunAbandonedError) as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             raise click.ClickException(explain(error, wanted.directory)) from None
