@@ -520,7 +520,7 @@ class Job:
             self.lineage = max(self.lineage or record.number, record.number)
             step = self.resumed.setdefault(record.number, self._state_for(record))
             agent.step = step
-            if not self.is_unmanaged:
+            if not self.is_unmanaged and agent.stuck_in is None:
                 rank = place.first_rank
                 history_end = None if rank else self.history_end
                 restored = Restored(

@@ -86,10 +86,10 @@ def die_with_a_full_volume(
     """As `die_with_snapshot`; the volume has taken no line of the history by then."""
     from regroup_trainer.checkpoint.history_writer import History
 
-    def refuse(history: History) -> int:
+    def refuse(history: History) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    History._open = refuse  # type: ignore[method-assign, assignment]
+    History._open_file = refuse  # type: ignore[method-assign, assignment]
     return die_with_snapshot(assignment, options, channel)
 
 

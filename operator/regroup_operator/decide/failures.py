@@ -59,6 +59,15 @@ _UNKNOWN_END = 255
 cut. A program may end with it too: `sys.exit(-1)`.
 """
 _UNKNOWN_REASONS = frozenset({"Unknown", "ContainerStatusUnknown"})
+_START_REASONS = frozenset(
+    {"StartError", "ContainerCannotRun", "CreateContainerError", "RunContainerError"}
+)
+"""Of a container whose program the runtime could not start. Its exit code says nothing: containerd
+gives 128, others 126 or 127, whether the command is wrong or the node.
+"""
+_CHECK_START = (
+    "check command, image and mounts of spec.template, and the node's runtime and devices"
+)
 _WHY = {
     "node restart": "its node or container runtime stopped before it could report why",
     "out of memory": "it reached its memory limit (raise limits.memory of spec.resources or "
@@ -86,6 +95,13 @@ RULES = (
     Rule("eviction", lambda pod: pod.reason in _DISRUPTED, _IGNORE, "preemption"),
     Rule("node loss", lambda pod: pod.reason in _NODE_REASONS, _IGNORE, "infrastructure", True),
     Rule("node restart", _has_unknown_end, _IGNORE, "infrastructure", True),
+    Rule(
+        "not started",
+        lambda pod: pod.exit_reason in _START_REASONS,
+        "Restart",  # bounded: the command may be wrong
+        "infrastructure",
+        True,
+    ),
     Rule("out of memory", lambda pod: pod.exit_reason == "OOMKilled", "Restart", "application"),
     Rule("wrong usage", lambda pod: pod.exit_code == WRONG_USAGE, "FailJob", "application"),
     Rule(
@@ -121,6 +137,9 @@ def describe(pod: Pod, rule: Rule) -> str:
 def _why(pod: Pod) -> str:
     """The cause that the pod itself shows; empty when it shows none."""
     failure = _rank_failure(pod)
+    if pod.exit_reason in _START_REASONS:
+        said = ": ".join(filter(None, (pod.exit_reason, pod.exit_message.strip())))
+        return printable(f"the container runtime reports {said} ({_CHECK_START})")
     if failure is None and pod.exit_code == KILLED:  # what it wrote last is not why
         return f"SIGKILL from outside: out of memory? (see kubectl describe pod {pod.name})"
     text = pod.exit_message or pod.message

@@ -97,6 +97,10 @@ def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
         return None
     budget = f"spec.restartPolicy.maxRestarts={limit}"
     text = f"{failed} pods in a row failed without a step in between ({budget})"
+    ended = [pod for pod in observed.workers if pod.phase == "Failed"]
+    if ended:
+        last = max(ended, key=lambda pod: pod.ended)
+        text += f"; the last: {failures.describe(last, failures.classify(last))}"
     return JobOutcome(False, "RestartsExhausted", text)
 
 

@@ -60,6 +60,12 @@ PROGRESS = "2026-01-01 10:00:00,123 INFO generation 1.13: ranks [1] of 3"
             "node restart",
             "RestartIgnoreBudget",
         ),
+        (make_pod(128, exit_reason="StartError"), "not started", "Restart"),
+        (make_pod(127, exit_reason="ContainerCannotRun"), "not started", "Restart"),
+        (make_pod(126, exit_reason="ContainerCannotRun"), "not started", "Restart"),
+        (make_pod(128, exit_reason="CreateContainerError"), "not started", "Restart"),
+        (make_pod(127, exit_reason="Error"), "not executable", "FailJob"),
+        (make_pod(128, exit_reason="Error"), "program failed", "Restart"),
         (make_pod(75), "lost a peer", "RestartIgnoreBudget"),
         (make_pod(None), "container never ran", "RestartIgnoreBudget"),
         (
@@ -102,6 +108,26 @@ def test_a_restart_of_its_node_is_named_with_the_node_and_not_with_a_line_of_the
         "worker pod gpt-w0-1 on node n2 ended with exit code 255 (node restart): its node or "
         "container runtime stopped before it could report why"
     )
+
+
+NO_COMMAND = (
+    "failed to create containerd task: runc create failed: unable to start container process: "
+    'exec: "trian": executable file not found in $PATH: unknown'
+)
+"""What containerd says of a wrong command."""
+
+
+def test_what_the_runtime_says_of_a_container_that_never_ran_is_named_with_what_to_do() -> None:
+    pod = make_pod(128, node="n2", exit_reason="StartError", exit_message=NO_COMMAND)
+    rule = classify(pod)
+    assert (rule.cause, rule.blames_node) == ("infrastructure", True)
+    assert describe(pod, rule) == (
+        "worker pod gpt-w0-1 on node n2 ended with exit code 128 (not started): the container "
+        f"runtime reports StartError: {NO_COMMAND} (check command, image and mounts of "
+        "spec.template, and the node's runtime and devices)"
+    )
+    pod = make_pod(128, exit_reason="StartError")
+    assert "the container runtime reports StartError (check " in describe(pod, classify(pod))
 
 
 @pytest.mark.parametrize("text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n"])

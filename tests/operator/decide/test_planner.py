@@ -207,6 +207,21 @@ def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
     assert "spec.restartPolicy.maxRestarts=2" in simulation.status.message
 
 
+def test_containers_that_the_runtime_never_starts_fail_the_job_with_what_it_says() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
+    simulation.run_rounds(2)
+    said = {"exit_reason": "StartError", "exit_message": 'exec: "trian": not found in $PATH'}
+    for _ in range(6):
+        for pod in simulation.workers():
+            simulation.fail(pod, exit_code=128, **said)
+        simulation.round()
+    assert simulation.status.phase == "Failed"
+    assert simulation.status.restarts.application == 0
+    message = simulation.status.message
+    assert "spec.restartPolicy.maxRestarts=2" in message
+    assert 'the container runtime reports StartError: exec: "trian": not found in $PATH' in message
+
+
 @pytest.mark.parametrize(("lost", "phase"), [(2, "Running"), (3, "Failed")])
 def test_more_losses_of_pods_and_nodes_than_the_budget_fail_the_job(lost: int, phase: str) -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxInfrastructureRestarts": 2}))

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from regroup_trainer.agent import torchrun_rank
 from regroup_trainer.agent.torchrun_rank import failure, place_in
 from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
@@ -65,6 +67,21 @@ def test_the_folder_of_the_job_is_there_when_the_script_begins(tmp_path: Path) -
     rank = start(tmp_path, text, **{DIRECTORY_VARIABLE: str(folder)})
     rank.communicate(timeout=60)
     assert (folder / "snapshot").exists()
+
+
+def test_a_volume_that_does_not_answer_keeps_no_script_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(torchrun_rank, "_DIRECTORY_SECONDS", 0.01)
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: answers.wait())
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "job"))
+    made = threading.Thread(target=torchrun_rank._make_directory, daemon=True)
+    made.start()
+    made.join(30)
+    hangs = made.is_alive()
+    answers.set()
+    assert not hangs
 
 
 @pytest.mark.parametrize("end", ["os.abort", "os._exit, 3", "os.kill, os.getpid(), 11"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Layout, Manifest
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system.volume_errors import AWAY
 from tests.support.checkpoints import write_checkpoint
 
 FILE = "__0_0.distcp"
@@ -52,7 +53,10 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     assert catalog.verify(path, manifest, manifest.files).startswith(problem)
 
 
-@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize(
+    "code",
+    sorted(AWAY | {errno.EIO, errno.EACCES}),
+)
 def test_a_volume_that_is_not_reached_makes_no_checkpoint_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
@@ -95,6 +99,21 @@ def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(
         (2, f"manifest.json is damaged ({_required_fields()} errors)"),
         (1, "manifest.json is missing"),
     ]
+
+
+@pytest.mark.parametrize("code", [errno.EBADMSG, errno.EUCLEAN])
+def test_what_a_file_system_says_of_a_damaged_file_is_the_checkpoints_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    layout = Layout(tmp_path)
+    manifest = write_checkpoint(layout, 1)
+
+    def fail(_path: Path) -> FileRecord:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(catalog, "file_record", fail)
+    problem = catalog.verify(layout.published(1), manifest, [FILE])
+    assert problem == f"{FILE} cannot be read ({os.strerror(code)})"
 
 
 @pytest.mark.parametrize(

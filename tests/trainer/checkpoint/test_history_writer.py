@@ -226,3 +226,45 @@ def test_lines_that_the_kernel_could_not_flush_are_written_anew(
     assert not errors
     assert steps_of(layout) == [1, 2, 3, 4]
     assert audit(layout.directory) == []
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EBADF])
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_descriptor_that_stays_stale_is_opened_anew_by_its_path(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """A server that has restarted has lost what was not flushed, half a line among it."""
+    monkeypatch.setattr(volume_calls, "_PAUSES", (0.01,))
+    monkeypatch.setattr(history_writer, "FLUSH_SECONDS", 0.01)
+    path, stale = layout.history_file(FIRST), set[int]()
+    plain_call, plain_open = getattr(os, call), os.open
+
+    def reject(descriptor: int, *arguments: bytes) -> object:
+        if descriptor in stale:
+            raise OSError(code, os.strerror(code))
+        return plain_call(descriptor, *arguments)
+
+    def open_(name: Path, *arguments: int) -> int:
+        descriptor = plain_open(name, *arguments)
+        stale.discard(descriptor)
+        return descriptor
+
+    monkeypatch.setattr(os, call, reject)
+    monkeypatch.setattr(os, "open", open_)
+    history = History(layout, FIRST, Beginning(0))
+    history.append(step(1))
+    history.sync()
+    stale |= descriptors_of(path)
+    with path.open("ab") as file:
+        file.write(b'{"step":')
+    history.append(step(2))
+    wait_until("the flush", lambda: history.flushed_step == 2, seconds=DEADLINE)
+    history.close(DEADLINE)
+    assert steps_of(layout) == [1, 2]
+    assert audit(layout.directory) == []
+
+
+def descriptors_of(path: Path) -> set[int]:
+    """Those that this process has of a file."""
+    links = Path("/proc/self/fd").iterdir()
+    return {int(link.name) for link in links if os.path.realpath(link) == str(path.resolve())}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.coordinator.generation_end import ABORT_SECONDS
-from regroup_trainer.coordinator.hangs import Culprit, culprit
+from regroup_trainer.coordinator.hangs import Culprit, culprit, may_start_slowly
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.config import TrainConfig, TrainingConfig
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.rank_messages import Busy
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
@@ -174,39 +174,79 @@ def test_waiting_for_a_save_is_no_hang() -> None:
     assert job.record.number == number
 
 
-def hang_after_a_recovery(**training: bool) -> tuple[Job, GenerationNumber]:
-    """A job whose survivors go on with their state in memory, and never make a step."""
-    config = TrainConfig(training=TrainingConfig.model_validate({"steps": 10_000, **training}))
-    job, agents = train(train=config)
+def train_on_two(**desired: object) -> tuple[Job, list[SimulatedAgent]]:
+    """A job of two workers that can go on with one."""
+    fields = {"steps": 10_000, "replicas": 2, "min_replicas": 1, "progress_timeout_seconds": 5}
+    job = Job(make_desired(**{**fields, **desired}))
+    agents = [job.add_agent(index) for index in range(2)]
+    job.wait(2.0)
+    return job, agents
+
+
+COMPILES = TrainConfig(training=TrainingConfig(steps=10_000, compile=True))
+
+
+@pytest.mark.parametrize("desired", [{}, {"train": COMPILES}, {"script": ("train.py",)}])
+def test_a_hang_of_a_single_survivor_before_its_first_step_is_found_soon(
+    desired: dict[str, object],
+) -> None:
+    job, agents = train_on_two(**desired)
     agents[0].hangs_at_start = True
     job.crash(agents[1])
     job.wait(1.0)
-    assert job.record.restored_from == "Peers"
-    return job, job.record.number
-
-
-def test_survivors_that_have_nothing_to_load_get_the_deadline_of_any_step() -> None:
-    job, number = hang_after_a_recovery()
-    job.wait(12.0)
+    assert (job.record.restored_from, job.record.world_size) == ("Peers", 1)
+    number = job.record.number
+    job.wait(7.0)
+    assert "HangDiagnosed" in {event.reason for event in job.core.state.journal.events()}
+    job.wait(15.0)  # it has time to leave with the only copy of the state
     assert job.record.number > number
     assert job.core.state.account.used("hang") == 1
-    assert job.step > 40
 
 
-def test_survivors_that_compile_again_get_time_for_it() -> None:
-    job, number = hang_after_a_recovery(compile=True)
-    job.wait(60.0)
-    assert job.record.number == number
-
-
-def test_a_joiner_gets_time_to_load() -> None:
-    job, agents = train()
+def hang_beside_a_joiner() -> tuple[Job, SimulatedAgent]:
+    """A survivor hangs before its state is in place, and a joiner comes: the joiner is returned."""
+    job, agents = train_on_two()
     job.crash(agents[1])
     job.wait(1.0)
     agents[0].hangs_at_start = True
-    job.add_agent(1)
+    joiner = job.add_agent(1)
     job.wait(1.0)
+    assert (job.record.restored_from, job.record.world_size) == ("Peers", 2)
+    return job, joiner
+
+
+def test_a_hang_of_a_survivor_is_found_soon_while_a_joiner_waits_for_it() -> None:
+    job, _ = hang_beside_a_joiner()
     number = job.record.number
-    assert len(job.record.members) == 3
-    job.wait(60.0)
+    job.wait(12.0)
+    assert job.record.number > number
+
+
+def test_a_joiner_that_reports_that_it_compiles_has_the_time_that_it_takes() -> None:
+    job, joiner = hang_beside_a_joiner()
+    number = job.record.number
+    for _ in range(300):
+        job.send(joiner, Busy(generation=number, rank=1, doing="compiling", step=0))
+        job.wait(1.0)
     assert job.record.number == number
+    job.wait(12.0)
+    assert job.record.number > number
+
+
+@pytest.mark.parametrize(
+    ("planned", "reported", "slow"),
+    [
+        ("Peers", [], False),
+        ("Peers", ["Peers"], False),
+        ("Peers", ["Peers", None], False),
+        ("Peers", ["Peers", "Checkpoint"], True),
+        ("Snapshot", [], True),
+        ("Checkpoint", ["Checkpoint"], True),
+        ("Nothing", [], True),
+        ("Script", ["Script"], True),
+    ],
+)
+def test_only_ranks_that_do_not_go_on_with_a_live_state_start_slowly_without_a_word(
+    planned: RestoredFrom, reported: list[RestoredFrom | None], slow: bool
+) -> None:
+    assert may_start_slowly(planned, reported) == slow

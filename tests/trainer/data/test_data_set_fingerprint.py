@@ -53,6 +53,30 @@ def test_a_run_goes_on_unless_its_data_set_is_another_one_for_certain(
 
 
 @pytest.mark.parametrize(
+    ("then", "now", "doubted"),
+    [
+        (ALONE, OTHER_ALONE, True),
+        (ALONE, ALONE, False),
+        (PROVEN, OTHER_ALONE, False),
+        (ALONE, OTHER_PROVEN, False),
+        (ALONE, VARIES, False),
+        (UNKNOWN, ALONE, False),
+        (ALONE, DataSetFingerprint("Points of 60", B), False),
+    ],
+    ids=str,
+)
+def test_only_two_readings_of_which_none_is_proven_leave_a_doubt(
+    then: DataSetFingerprint, now: DataSetFingerprint, doubted: bool
+) -> None:
+    assert then.is_doubted_by(now) == doubted
+
+
+def test_a_third_process_tells_another_data_set_from_one_that_varies() -> None:
+    assert ALONE.continued_by(OTHER_ALONE, B) is None
+    assert ALONE.continued_by(OTHER_ALONE, "c" * 16) == VARIES
+
+
+@pytest.mark.parametrize(
     ("found", "agreed"),
     [
         ([("w0", ALONE), ("w1", ALONE)], PROVEN),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,10 +16,16 @@ import pytest
 import torch
 
 from regroup_trainer.checkpoint import catalog, lineage
-from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.load import read, require_fitting
 from regroup_trainer.data import default_text
-from regroup_trainer.errors import CheckpointError, ConfigurationError, FencedError, StorageError
+from regroup_trainer.errors import (
+    CheckpointError,
+    ConfigurationError,
+    FencedError,
+    ProgramRestartError,
+    StorageError,
+)
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.recovery import restorer
@@ -39,14 +46,19 @@ def restore(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ch
     be_alone(monkeypatch)
     monkeypatch.setattr(restorer, "all_gather", lambda value: [value])
 
-    def restore(n: int, meanwhile: Meanwhile = lambda: None, **resume: Any) -> Choice:
+    def restore(
+        n: int,
+        meanwhile: Meanwhile = lambda: None,
+        identity: RunIdentity = IDENTITY,
+        **resume: Any,
+    ) -> Choice:
         def read(_restorer: Restorer, _state: object, path: Path, manifest: Manifest) -> None:
             assert catalog.verify(path, manifest, manifest.files) == ""
             meanwhile()
 
         monkeypatch.setattr(Restorer, "_load", read)
         state: Any = None
-        return make_restorer(layout, n, **resume).restore(state)
+        return replace(make_restorer(layout, n, **resume), identity=identity).restore(state)
 
     return restore
 
@@ -187,3 +199,47 @@ def test_a_job_of_release_0_1_without_a_text_is_refused_with_what_became_of_its_
         require_fitting(manifest, identity)
     assert "Regroup 0.1 took the standard library of its Python" in str(refused.value)
     assert "set resume.policy: Never to start from scratch" in str(refused.value)
+
+
+def test_a_data_set_that_one_worker_alone_has_read_is_refused_once_another_process_reads_the_same(
+    layout: Layout, restore: Callable[..., Choice]
+) -> None:
+    read_once(layout, "a")
+    assert starts(restore, 2, "b") == "starts again"
+    assert starts(restore, 3, "b") == "refused"
+    assert starts(restore, 4, "b") == "starts again", "nothing is left of the refusal"
+    assert starts(restore, 5, "a") == "goes on"
+
+
+def test_a_data_set_that_reads_differently_in_each_process_is_not_refused(
+    layout: Layout, restore: Callable[..., Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_once(layout, "a")
+    assert starts(restore, 2, "b") == "starts again"
+    assert starts(restore, 3, "c") == "goes on"
+    monkeypatch.setenv("REGROUP_OTHER_DATA", "1")
+    assert starts(restore, 4, "d") == "goes on"
+
+
+def read_once(layout: Layout, samples: str) -> None:
+    """There is a checkpoint of a run of one worker, which has read these samples once."""
+    begin(layout, 1)
+    manifest = write_checkpoint(layout, 50)
+    changed = manifest.model_copy(update={"data": data_of(samples)})
+    (layout.published(50) / MANIFEST).write_text(changed.model_dump_json())
+
+
+def data_of(samples: str) -> DataIdentity:
+    return DATA.model_copy(update={"fingerprint": f"Points, samples {samples * 16} by one worker"})
+
+
+def starts(restore: Callable[..., Choice], n: int, samples: str) -> str:
+    """How a process that has read these samples starts."""
+    identity = RunIdentity(model={"name": "gpt"}, strategy="ddp", data=data_of(samples))
+    try:
+        restore(n, identity=replace(identity, is_custom=True))
+    except ProgramRestartError:
+        return "starts again"
+    except ConfigurationError:
+        return "refused"
+    return "goes on"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 
 import pytest
@@ -13,8 +15,9 @@ from regroup_trainer.system.program_error import (
     identity,
     is_certain,
     is_of_collective,
-    may_pass,
+    line_may_pass,
 )
+from regroup_trainer.system.volume_errors import PASSING
 
 FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import mine\n'
 
@@ -93,6 +96,7 @@ def test_without_an_exception_it_is_the_last_line() -> None:
         "OSError: [Errno 28] No space left on device",
         "OSError: [Errno 5] Input/output error: 'data'",
         "OSError: [Errno 116] Stale file handle",
+        "OSError: [Errno 107] Transport endpoint is not connected: '/data/a'",
         "TimeoutError: [Errno 110] Connection timed out",
         "RuntimeError: PytorchStreamWriter failed writing file data/7: file write failed",
         "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
@@ -111,7 +115,7 @@ def test_without_an_exception_it_is_the_last_line() -> None:
     ],
 )
 def test_errors_that_may_pass(line: str) -> None:
-    assert may_pass(line)
+    assert line_may_pass(line)
     assert not is_certain(line)
 
 
@@ -123,6 +127,7 @@ def test_errors_that_may_pass(line: str) -> None:
         "TypeError: connect() got an unexpected keyword argument 'timeout'",
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/network/a.csv'",
         "OSError: [Errno 98] Address already in use",
+        "OSError: [Errno 30] Read-only file system: '/app/out'",
         "KeyError: 'connection timed out'",
         "RuntimeError: Missing key(s) in state_dict: network.0.weight, broken_pipe.bias",
         "ValueError: invalid literal for int() with base 10: '502'",
@@ -131,7 +136,13 @@ def test_errors_that_may_pass(line: str) -> None:
     ],
 )
 def test_errors_of_the_program_do_not_pass(line: str) -> None:
-    assert not may_pass(line)
+    assert not line_may_pass(line)
+
+
+@pytest.mark.parametrize("number", sorted(PASSING - {errno.EROFS}))
+def test_what_may_pass_on_a_volume_may_pass_in_a_program(number: int) -> None:
+    assert line_may_pass(f"OSError: [Errno {number}] ...")
+    assert line_may_pass(f"RuntimeError: read: {os.strerror(number)}")
 
 
 def test_errors_of_syntax_and_import_are_certain() -> None:

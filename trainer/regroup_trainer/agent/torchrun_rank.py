@@ -18,6 +18,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -47,6 +48,8 @@ _MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
 OWN_PART = "\n# what only the rank's own process runs\n"
 """In the text of this program: what stands above it is for processes that the script spawns."""
 _DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+_DIRECTORY_SECONDS = 5.0
+"""How long a script waits for its folder."""
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to obey."""
@@ -188,10 +191,18 @@ def _pass_on(script: subprocess.Popen[bytes], torchrun: int) -> bytes:
 
 
 def _make_directory() -> None:
-    """Make the folder of the job on the volume, where scripts save."""
+    """Make the folder of the job on the volume, where scripts save. A volume that does not answer
+    delays the script by a few seconds; it will say itself what it cannot do there.
+    """
     if directory := os.environ.get(_DIRECTORY_VARIABLE):
-        with contextlib.suppress(OSError):  # the script will say so where it needs it
-            Path(directory).mkdir(parents=True, exist_ok=True)
+        making = threading.Thread(target=_make_folder, args=(Path(directory),), daemon=True)
+        making.start()
+        making.join(_DIRECTORY_SECONDS)
+
+
+def _make_folder(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def _begin_message() -> None:

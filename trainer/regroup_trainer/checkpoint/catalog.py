@@ -32,7 +32,7 @@ from regroup_trainer.checkpoint.layout import (
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system import durable
 from regroup_trainer.system.background import note_progress
-from regroup_trainer.system.volume_errors import is_away
+from regroup_trainer.system.volume_errors import is_away, is_of_file
 
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 22
@@ -61,14 +61,14 @@ def published(layout: Layout) -> list[Candidate]:
 
 
 def read_candidate(layout: Layout, step: int) -> Candidate:
-    """The published checkpoint of a step. Raises OSError when the volume is not reached."""
+    """The published checkpoint of a step. Raises OSError for an error that is not the file's."""
     path = layout.published(step)
     try:
         manifest = Manifest.model_validate_json(_sure((path / MANIFEST).read_bytes, path.parent))
     except FileNotFoundError:
         return Candidate(step, path, None, f"{MANIFEST} is missing")
     except OSError as error:
-        if is_away(error):
+        if not is_of_file(error):
             raise
         return Candidate(step, path, None, f"{MANIFEST} cannot be read ({error.strerror})")
     except ValidationError as error:
@@ -113,14 +113,14 @@ def file_record(path: Path) -> FileRecord:
 
 def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
     """Compare files with the manifest; returns the first problem, empty when all are whole. Raises
-    OSError when the volume is not reached: that says nothing about the files.
+    OSError where the volume is at fault, or a right is missing: that says nothing about the files.
     """
     for name in names:
         expected = manifest.files[name]
         try:
             found = _sure(partial(file_record, path / name), path.parent)
         except OSError as error:
-            if is_away(error):
+            if not is_of_file(error):
                 raise
             return f"{name} cannot be read ({error.strerror})"
         if found.size != expected.size:

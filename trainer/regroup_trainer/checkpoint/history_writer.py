@@ -7,8 +7,10 @@ gets one line that says which.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -30,6 +32,8 @@ LINES_WAITING = 20_000
 """The most lines that wait, some 5 MB. As many may be part of a write that hangs."""
 FLUSH_SECONDS = 1.0
 """Longest time between a line and its flush to the device, while the volume answers."""
+_UNKNOWN_END = sys.maxsize
+"""Of a file that was not opened yet."""
 
 
 class _Line(NamedTuple):
@@ -65,12 +69,13 @@ class History:
         self._appended = self._written = self._flushed = self._wanted = 0
         """Counts of lines: appended; written, or dropped; flushed; that somebody wants flushed."""
         self._written_step = 0
-        self._end = 0
+        self._descriptor = -1
+        self._end = _UNKNOWN_END
         """Bytes of the file that are known to be on the device."""
         self._unflushed = b""
         """What was written after them."""
         self._is_doubtful = False
-        """Whether a flush has failed since."""
+        """Whether a flush has failed since, or the file was opened anew."""
         self._flushed_at = 0.0
         self._failures = 0
         self._error: OSError | None = None
@@ -125,20 +130,17 @@ class History:
         self._gap = Gap(first=min(gap.first, step), last=max(gap.last, step))
 
     def _run(self) -> None:
-        descriptor = -1
         try:
-            descriptor = self._insist(self._open)
-            self._end = os.fstat(descriptor).st_size
+            self._insist_on_file(os.fstat)
             self._insist(self._continue)
             while self._wait_for_work():
-                self._write(descriptor)
+                self._write()
                 if self._flush_is_due():
-                    self._flush(descriptor)
+                    self._flush()
         except OSError:
             return  # closed while the volume refuses: the next generation repeats these lines
         finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+            self._close_file()
             with self._news:
                 self._has_ended = True
                 self._news.notify_all()
@@ -152,9 +154,36 @@ class History:
             self._news.notify_all()
         return self._closing.is_set()
 
-    def _open(self) -> int:
+    def _insist_on_file(self, action: Callable[[int], T]) -> T:
+        """The result of `action` on the open file. After an error the file is opened anew by its
+        path: where a server or a FUSE process has restarted, a descriptor stays stale for ever.
+        """
+        return self._insist(partial(self._try_on_file, action))
+
+    def _try_on_file(self, action: Callable[[int], T]) -> T:
+        try:
+            if self._descriptor < 0:
+                self._open_file()
+            return action(self._descriptor)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                self._descriptor = -1  # by now the number may be of another file
+            self._close_file()
+            raise
+
+    def _open_file(self) -> None:
+        """Of a file that is opened anew, what was written after the last flush may be lost."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        self._is_doubtful = self._end != _UNKNOWN_END
+        self._end = min(self._end, size)
+
+    def _close_file(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def _continue(self) -> None:
         """Queue the earlier lines that the volume lacks."""
@@ -181,7 +210,7 @@ class History:
     def _has_work(self) -> bool:
         return bool(self._lines) or self._wanted > self._flushed or self._closing.is_set()
 
-    def _write(self, descriptor: int) -> None:
+    def _write(self) -> None:
         with self._news:
             lines, gap, taken = tuple(self._lines), self._gap, self._appended
             self._lines.clear()
@@ -191,7 +220,7 @@ class History:
             self._insist(lambda: durable.append(path, gap.model_dump_json() + "\n"))
         content = rest = b"".join(line.content for line in lines)
         while rest:
-            rest = rest[self._insist(partial(os.write, descriptor, rest)) :]
+            rest = rest[self._insist_on_file(partial(_write_to, rest)) :]
         self._unflushed += content
         self._written = taken
         self._written_step = lines[-1].step if lines else self._written_step
@@ -200,8 +229,8 @@ class History:
         wanted = self._wanted > self._flushed or self._closing.is_set()
         return wanted or time.monotonic() >= self._flushed_at + FLUSH_SECONDS
 
-    def _flush(self, descriptor: int) -> None:
-        self._insist(lambda: self._sync(descriptor))
+    def _flush(self) -> None:
+        self._insist_on_file(self._sync)
         self._end, self._unflushed = self._end + len(self._unflushed), b""
         self._flushed_at = time.monotonic()
         with self._news:
@@ -220,6 +249,10 @@ class History:
         self._is_doubtful = True
         os.fsync(descriptor)
         self._is_doubtful = False
+
+
+def _write_to(content: bytes, descriptor: int) -> int:
+    return os.write(descriptor, content)
 
 
 def _line(step: CommittedStep) -> _Line:

@@ -178,6 +178,11 @@ class Layout:
         return self.directory / HISTORY_FOLDER
 
     @property
+    def data_set_read(self) -> Path:
+        """What a process has read of a data set of which nobody knows whether it is another one."""
+        return self.directory / "data-set-read"
+
+    @property
     def latest(self) -> Path:
         """The link to the newest checkpoint."""
         return self.checkpoints / "latest"

@@ -144,8 +144,37 @@ def _way_out(error: OSError) -> str:
     )
 
 
-def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
-    """Raises ConfigurationError, with both values, when a checkpoint is of another run."""
+def is_in_doubt(manifest: Manifest, identity: RunIdentity) -> bool:
+    """Whether another process has to read the data set of a user to tell if it is another one."""
+    if not identity.is_custom or os.environ.get(ACCEPT) == "1":
+        return False
+    then, now = (
+        DataSetFingerprint.parse(data.fingerprint) for data in (manifest.data, identity.data)
+    )
+    return then.is_doubted_by(now)
+
+
+def exchange_reading(layout: Layout, manifest: Manifest, identity: RunIdentity) -> str:
+    """The digest of the data set that a former process has read when it was in doubt about the same
+    checkpoint. Empty: none was, and that of this process is kept for the next one. Raises OSError.
+    """
+    path = layout.data_set_read
+    now = f"{manifest.step} {DataSetFingerprint.parse(identity.data.fingerprint).samples}"
+    former = path.read_text(errors="replace") if path.exists() else ""
+    step, _, samples = former.partition(" ")
+    if samples and step == str(manifest.step):
+        path.unlink()
+        return samples
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(now)
+    temporary.replace(path)
+    return ""
+
+
+def require_fitting(manifest: Manifest, identity: RunIdentity, read_before: str = "") -> None:
+    """Raises ConfigurationError, with both values, when a checkpoint is of another run.
+    `read_before` is what `exchange_reading` gave where that was in doubt.
+    """
     names = _ARGUMENTS if identity.is_custom else _FIELDS
     by_itself = (
         ", or give Session another directory if you started it yourself,"
@@ -154,7 +183,7 @@ def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
     )
     way_out = f"change it back, or set resume.policy: Never{by_itself} to start from scratch"
     if identity.is_custom:
-        _require_data_set(manifest, identity.data.fingerprint, way_out)
+        _require_data_set(manifest, identity.data.fingerprint, read_before, way_out)
     for name, now in identity.data.model_dump().items():
         then = getattr(manifest.data, name)
         if now != then and not (identity.is_custom and name == "fingerprint"):
@@ -171,10 +200,10 @@ def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
         )
 
 
-def _require_data_set(manifest: Manifest, now: str, way_out: str) -> None:
+def _require_data_set(manifest: Manifest, now: str, read_before: str, way_out: str) -> None:
     """Raises ConfigurationError when a checkpoint was trained with another data set of a user."""
     before, found = (DataSetFingerprint.parse(one) for one in (manifest.data.fingerprint, now))
-    if before.continued_by(found) is not None or os.environ.get(ACCEPT) == "1":
+    if before.continued_by(found, read_before) is not None or os.environ.get(ACCEPT) == "1":
         return
     refused, trained = _ARGUMENTS["fingerprint"], f"checkpoint step {manifest.step} was trained"
     if before.kind != found.kind:

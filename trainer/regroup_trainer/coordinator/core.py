@@ -64,7 +64,7 @@ from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext,
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin
 from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
+from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Report, VolumeProblem
@@ -426,7 +426,6 @@ class Coordinator:
             last_report=now,
             last_activity=now,
             before=state.committed,
-            resident=because[0] == "Peers" and _are_resident(holdings, record),
             previous_end=end,
         )
         if end is not None:
@@ -460,9 +459,3 @@ def _size_of(before: CurrentGeneration | None, state: State) -> int:
     if before is not None:
         return before.world_size
     return state.last_known.world_size if state.last_known else 0
-
-
-def _are_resident(holdings: list[Holding], record: GenerationRecord) -> bool:
-    """Whether every rank of the generation has a live state in its memory."""
-    live = {held.member: len(held.live) for held in holdings}
-    return all(live.get(place.member, 0) == place.ranks for place in record.members)

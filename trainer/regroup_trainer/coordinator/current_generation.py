@@ -110,8 +110,6 @@ class CurrentGeneration:
     """The one of these that an event has reported, since it takes long."""
     before: LastCommit | None = None
     """What was committed when the generation began."""
-    resident: bool = False
-    """Whether each of its ranks kept its state in memory since the generation before."""
     previous_end: GenerationEnd | None = None
     """The end of the generation before it; None for the first."""
     adopted: bool = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from regroup_trainer.coordinator.coordinator_state import State
@@ -19,6 +20,7 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration, Fa
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import RestoredFrom
 from regroup_trainer.protocol.job_status import Straggler
 from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
@@ -28,8 +30,8 @@ LEAST_GIVEN_SECONDS = 2 * AGENT_PROGRESS_SECONDS
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
-"""Least deadline before the first step of a generation that loads, allocates or compiles; and of a
-script, which may not say that it evaluates or saves.
+"""Least deadline before the first step of a generation that begins with new processes, which load,
+allocate and compile; and of a script, which may not say that it evaluates or saves.
 """
 LONG_BUSY_SECONDS = 3600.0
 """A script that is busy for so long is worth an event."""
@@ -49,30 +51,28 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     A script may report each step, each hundredth or each epoch, and evaluate in between. So it gets
     a multiple of its longest silence.
     """
-    if current.non_reporting or current.busy:
+    has_session = current.record.restored_from == "Peers"  # no other script keeps its state
+    if current.busy or (current.non_reporting and not has_session):
         return math.inf
     given = float(desired.progress_timeout_seconds)
     given = given and max(given, LEAST_GIVEN_SECONDS)
-    if current.unmanaged:
+    if current.unmanaged and not has_session:
         return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
-    if current.progress is None and _may_be_slow_to_start(current):
+    sources = {report.restored_from for report in current.restored.values()}
+    if current.progress is None and may_start_slowly(current.record.restored_from, sources):
         return max(given, FIRST_STEP_SECONDS)
     return given or max(LEAST_SECONDS, STEPS * current.usual_step_seconds())
 
 
-def _may_be_slow_to_start(current: CurrentGeneration) -> bool:
-    """Whether ranks may load, allocate or compile before their first step.
+def may_start_slowly(planned: RestoredFrom, reported: Iterable[RestoredFrom | None]) -> bool:
+    """Whether the ranks of a generation may load, allocate or compile before their first step
+    without a report. `planned` is where the state was to come from, `reported` from where those
+    ranks have it whose state is in place.
 
-    They do not where the state of all went on in their memory. A script with a Session may compile
-    all the same.
+    Where the state of live ranks goes on, a rank that needs time reports that it is busy. So the
+    silence of all is a hang, also while some have not reported their state.
     """
-    desired = current.record.desired
-    if desired.script or desired.train.training.compile:
-        return True
-    sources = (report.restored_from for report in current.restored.values())
-    if current.resident:
-        return any(source not in (None, "Peers") for source in sources)
-    return len(current.restored) < current.world_size or any(one != "Peers" for one in sources)
+    return planned != "Peers" or any(source not in (None, "Peers") for source in reported)
 
 
 def watch(state: State, current: CurrentGeneration, now: float) -> None:

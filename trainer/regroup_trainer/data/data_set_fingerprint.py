@@ -49,9 +49,19 @@ class DataSetFingerprint:
         is_alone = self.samples != VARY and not self.is_proven
         return f"{self.kind}, samples {self.samples}{_ALONE if is_alone else ''}"
 
-    def continued_by(self, now: DataSetFingerprint) -> DataSetFingerprint | None:
+    def is_doubted_by(self, now: DataSetFingerprint) -> bool:
+        """Whether one reading of either is not enough to tell another data set from one whose
+        samples vary between processes.
+        """
+        both = (self, now)
+        is_known = all(one.samples not in ("", VARY) and not one.is_proven for one in both)
+        return is_known and self.kind == now.kind and self.samples != now.samples
+
+    def continued_by(
+        self, now: DataSetFingerprint, read_before: str = ""
+    ) -> DataSetFingerprint | None:
         """What is known once another process, which has read `now`, goes on with the run; None: it
-        has another data set.
+        has another data set. `read_before` is the digest of a process between the two, if any.
         """
         if self.kind != now.kind:
             return None
@@ -61,7 +71,7 @@ class DataSetFingerprint:
             return now if now.samples else self
         if self.samples == now.samples:
             return DataSetFingerprint(self.kind, self.samples, is_proven=True)
-        if self.is_proven or now.is_proven:
+        if self.is_proven or now.is_proven or now.samples == read_before:
             return None
         return DataSetFingerprint(self.kind, VARY)
 

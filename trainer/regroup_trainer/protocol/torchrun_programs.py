@@ -40,6 +40,7 @@ def rank_program() -> str:
     )
     own = _text(
         "agent/rank_output.py",
+        "system/volume_errors.py",
         "system/program_error.py",
         "system/command_line.py",
         "agent/start_tries.py",

@@ -16,11 +16,12 @@ from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
-from regroup_trainer.parallel.process_group import report_loss
+from regroup_trainer.parallel.process_group import GenerationGroup, report_loss
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment, RestoredFrom
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import HistoryEnd, Restored
+from regroup_trainer.rank.busy_reports import report_compilation
 from regroup_trainer.rank.joining import (
     JoinedGeneration,
     await_commit_before_cut_off,
@@ -30,13 +31,14 @@ from regroup_trainer.rank.joining import (
 )
 from regroup_trainer.rank.program import Program
 from regroup_trainer.rank.running_generation import RunningGeneration, Start
-from regroup_trainer.recovery.live_state import LiveState, continue_live_state
+from regroup_trainer.recovery.live_state import LiveState, Rebuild, continue_live_state
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.restorer import Restorer
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
+from regroup_trainer.system.background import progress_noted
 
 
 def enter_generation(
@@ -48,12 +50,16 @@ def enter_generation(
     TrainingError; FencedError when a newer generation has begun; ProgramRestartError when this
     process cannot go on and a new one can; c10d's errors when a peer is lost.
     """
+    joined.busy.end()
+    report_compilation(joined.assignment, joined.channel)
     attention = program.choose_attention(joined.group.device)
     program.agree_on_data(joined.group, _worker(joined))
     restorer = _restorer(joined, program.identity)
-    live = continue_live_state(
-        restorer, program.config, resident, program.rebuild, program.after_update
-    )
+    rebuild = _reporting_rebuild(joined, program)
+    with progress_noted(joined.busy.note_transfer):
+        live = continue_live_state(
+            restorer, program.config, resident, rebuild, program.after_update
+        )
     if live is not None:
         start, report = _start_live(joined, restorer, live, resident)
     elif resident is not None and not program.can_rewind:
@@ -67,6 +73,14 @@ def enter_generation(
     if generation.retains_state:
         await_commit_before_cut_off(joined, stepper)
     return generation
+
+
+def _reporting_rebuild(joined: JoinedGeneration, program: Program) -> Rebuild:
+    def rebuild(group: GenerationGroup, resident: ResidentState | None) -> TrainState:
+        with joined.busy.during("building the model"):
+            return program.rebuild(group, resident)
+
+    return rebuild
 
 
 def enter_next_generation(
@@ -116,7 +130,8 @@ def _start_live(
 def _start_restored(
     joined: JoinedGeneration, restorer: Restorer, program: Program
 ) -> tuple[Start, Restored]:
-    state = program.build(joined.group)
+    with joined.busy.during("building the model"):
+        state = program.build(joined.group)
     choice = restorer.restore(state)
     if choice.manifest is not None:
         program.continue_data(choice.manifest.data.fingerprint)

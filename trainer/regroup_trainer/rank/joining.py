@@ -14,6 +14,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.rank_messages import Parked
+from regroup_trainer.rank.busy_reports import BusyReports
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.step.stepper import Stepper
 
@@ -35,6 +36,11 @@ class JoinedGeneration:
     """When (monotonic) this rank began to enter the generation."""
     joined_at: float = field(default_factory=time.monotonic)
     """When (monotonic) it had joined the process group."""
+    busy: BusyReports = field(init=False)
+    """What it reports before its first step."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "busy", BusyReports(self.assignment, self.channel))
 
 
 def join(assignment: Assignment, channel: Channel, began: float | None = None) -> JoinedGeneration:

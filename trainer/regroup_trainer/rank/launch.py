@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.rank_messages import Finished, GenerationOutcome, LastLine
+from regroup_trainer.rank.busy_reports import BusyReports
 
 
 @dataclass
@@ -23,6 +24,11 @@ class Launch:
     """Called when the program has ended well. A Session sets it."""
     process: int = field(default_factory=os.getpid)
     """The id of the rank's own process. Those that it forks do not report."""
+    busy: BusyReports = field(init=False)
+    """What it reports before it has a Session."""
+
+    def __post_init__(self) -> None:
+        self.busy = BusyReports(self.assignment, self.channel)
 
     def report_last_line(self) -> None:
         """Report that the program has done its work, and only the end of its process follows."""

@@ -90,6 +90,8 @@ class RunningGeneration:
         self.stepper = stepper
         self.state = start.state
         self.in_place = start.in_place
+        self.busy = joined.busy
+        """What this rank reports before its first step."""
         self.clock = PhaseClock()
         samples = identity.data.samples
         self.reporter = Reporter(
@@ -328,6 +330,7 @@ class RunningGeneration:
 
     def give_up(self) -> None:
         """End saves and snapshots without the other ranks."""
+        self.busy.end()
         self._checkpointer.give_up(state_lives_on=self._retains)
         self._snapshots.close(wait=not self._retains)
         self._close_history(0.0 if self._retains else _GRACE_SECONDS)

@@ -22,6 +22,7 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 from regroup_trainer.rank import accelerate_config, launch, script_report
 from regroup_trainer.rank.accelerate_config import JobSize
+from regroup_trainer.rank.busy_reports import USER_SECONDS
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
 from regroup_trainer.rank.meeting_point import MeetingPoint
@@ -45,6 +46,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         raise ConfigurationError(NEEDS_RE2)
     here = Launch(assignment, channel)
     launch.announce(here)
+    here.busy.begin("starting the program", USER_SECONDS)
     meeting = MeetingPoint.agree(assignment)
     os.environ.update(environment(assignment, os.environ, meeting.port))
     place = _place_of(assignment, os.environ)

@@ -44,6 +44,7 @@ from regroup_trainer.protocol.config import (
 from regroup_trainer.protocol.exit_codes import TERMINATED
 from regroup_trainer.protocol.rank_messages import GenerationOutcome
 from regroup_trainer.rank import launch, standalone
+from regroup_trainer.rank.busy_reports import USER_SECONDS
 from regroup_trainer.rank.custom_loop import CustomLoop
 from regroup_trainer.rank.custom_program import Attached, CustomProgram, DataSet, Measure
 from regroup_trainer.rank.entering import enter_generation, enter_next_generation
@@ -99,7 +100,9 @@ class Session:
         else:
             self._launch = present
             self._launch.finish = self.finish
+            present.busy.end()
             self._joined = join(present.assignment, present.channel, began)
+            self._joined.busy.begin("preparing the first step", USER_SECONDS)
         seed_all(seed)
 
     # --- what a program may ask -------------------------------------------------------------------
@@ -330,10 +333,12 @@ class Session:
     ) -> Iterator[Any]:
         steps = loop.program.config.training.steps
         sampler = self._sampler(loop)
+        loop.generation.busy.begin("reading the first batch")
         batches = iter(DataLoader(cast(Dataset[Any], dataset), batch_sampler=sampler, **loader))
         while self.steps < steps and self._loop is loop:
             with loop.generation.clock.phase("data_wait"):
                 batch = to_device(next(batches), self.device)
+            loop.generation.busy.end()
             part = sampler.parts.popleft()
             seed_tensors(self.device, mix(mix(self._seed) ^ part.first))
             loop.begin(part)

@@ -15,6 +15,8 @@ from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.load import (
+    exchange_reading,
+    is_in_doubt,
     read,
     require_fitting,
     require_unchanged,
@@ -22,6 +24,7 @@ from regroup_trainer.checkpoint.load import (
 )
 from regroup_trainer.checkpoint.selection import Selection, nothing_whole, select
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
+from regroup_trainer.errors import ProgramRestartError
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.rank_messages import SkippedCheckpoint
@@ -110,7 +113,7 @@ class Restorer:
         contents = self.memory.open()
         if isinstance(contents, str):
             return contents
-        require_fitting(contents.manifest, self.identity)
+        self._require_fitting(contents.manifest)
         saved = next((found.manifest for found in selection.candidates if found.manifest), None)
         problem = self.memory.load(state, contents)
         return problem or Choice(
@@ -126,9 +129,28 @@ class Restorer:
     def _from_volume(self, state: TrainState, selection: Selection, fallback_reason: str) -> Choice:
         choice = replace(self._choose(selection), fallback_reason=fallback_reason)
         if choice.manifest and choice.path:
-            require_fitting(choice.manifest, self.identity)
+            self._require_fitting(choice.manifest)
             self._load(state, choice.path, choice.manifest)
         return choice
+
+    def _require_fitting(self, manifest: Manifest) -> None:
+        """Raises ConfigurationError when the state is of another run; ProgramRestartError where
+        only another process can tell. All ranks call it.
+
+        A program without an agent would not be started again: it goes on, and says that its samples
+        vary.
+        """
+        read_before = ""
+        if self.volume.channel.lasting and is_in_doubt(manifest, self.identity):
+            read_before = self.volume.on_rank0(
+                lambda: exchange_reading(self.layout, manifest, self.identity)
+            )
+            if not read_before:
+                raise ProgramRestartError(
+                    "the samples of the data set are not those of the checkpoint: the program "
+                    "starts again, to see whether they differ in each of its processes"
+                )
+        require_fitting(manifest, self.identity, read_before)
 
     def _load(self, state: TrainState, path: Path, manifest: Manifest) -> None:
         """Fill `state` from a verified checkpoint."""

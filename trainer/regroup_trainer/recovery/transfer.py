@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.step.gradients import local
 from regroup_trainer.step.state import Position, TrainState
+from regroup_trainer.system.background import note_progress
 
 _PIECE_BYTES = 64 << 20
 _CPU = torch.device("cpu")
@@ -32,6 +33,7 @@ def send(state: TrainState, beside: object, destination: int) -> None:
         for piece in _pieces(tensor.cpu()):
             digest.update(piece.numpy().data)
             dist.send(piece, dst=destination)
+            note_progress()
     dist.send_object_list([digest.intdigest(), beside], dst=destination, device=_CPU)
 
 
@@ -50,6 +52,7 @@ def receive(state: TrainState, source: int) -> tuple[bool, Any]:
         for piece in _pieces(copy):
             dist.recv(piece, src=source)
             digest.update(piece.numpy().data)
+            note_progress()
         tensor.copy_(copy)
     last: list[Any] = [None, None]
     dist.recv_object_list(last, src=source, device=_CPU)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import re
 
+from regroup_trainer.system.volume_errors import PASSING
+
 CRASHES = (4, 6, 8, 11)
 """SIGILL, SIGABRT, SIGFPE and SIGSEGV, by which native code ends a program, in another try too.
 SIGBUS may pass: a full /dev/shm sends it.
@@ -58,40 +60,30 @@ _PASSING_CLASS = re.compile(
 )
 _HTTP_CLASS = re.compile(r"http|client|response|server|status|api", re.IGNORECASE)
 _HTTP_CODE = re.compile(r"\b(5\d\d|429)\b")
-_PASSING_NUMBERS = (
-    errno.EIO,
-    errno.EAGAIN,
-    errno.ENOSPC,
-    errno.EPIPE,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ECONNABORTED,
-    errno.ECONNRESET,
-    errno.ETIMEDOUT,
-    errno.ECONNREFUSED,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ESTALE,
-    errno.EREMOTEIO,
-    errno.EDQUOT,
-)
+_PASSING_NUMBERS = PASSING - {errno.EROFS} | {errno.EPIPE}
+"""Where a program of its own accord writes to a read-only file system, its path is wrong."""
 _PASSING_WORDS = (
     # What Linux says for these numbers.
-    "input/output error",
     "resource temporarily unavailable",
-    "no space left on device",
-    "broken pipe",
-    "network is down",
-    "network is unreachable",
     "software caused connection abort",
-    "connection reset by peer",
-    "connection timed out",
     "connection refused",
+    "connection reset by peer",
+    "disk quota exceeded",
     "host is down",
     "no route to host",
-    "stale file handle",
+    "input/output error",
+    "network is down",
+    "network dropped connection on reset",
+    "network is unreachable",
+    "no such device",
+    "no space left on device",
+    "transport endpoint is not connected",
+    "no such device or address",
+    "broken pipe",
     "remote i/o error",
-    "disk quota exceeded",
+    "cannot send after transport endpoint shutdown",
+    "stale file handle",
+    "connection timed out",
     # What libraries say.
     "temporary failure in name resolution",
     "connection closed by peer",  # gloo
@@ -135,7 +127,7 @@ def end_may_pass(text: str) -> bool:
     exception, or its very last line, since it may have handled that exception.
     """
     last = _COLOURS.sub("", text).strip().rpartition("\n")[2]
-    return may_pass(exception_line(text)) or may_pass(last)
+    return line_may_pass(exception_line(text)) or line_may_pass(last)
 
 
 def excerpt(text: str, limit: int) -> str:
@@ -152,7 +144,7 @@ def excerpt(text: str, limit: int) -> str:
 
 def is_certain(line: str) -> bool:
     """Whether every try shows this error, if all ranks show it: one of syntax or import."""
-    return _CERTAIN.match(line) is not None and not may_pass(line)
+    return _CERTAIN.match(line) is not None and not line_may_pass(line)
 
 
 def is_of_collective(line: str) -> bool:
@@ -160,7 +152,7 @@ def is_of_collective(line: str) -> bool:
     return _OF_COLLECTIVE.search(line) is not None
 
 
-def may_pass(line: str) -> bool:
+def line_may_pass(line: str) -> bool:
     """Whether an error may pass by itself: a full disk, a connection, a server.
 
     The class of the exception decides, and then the operating system's words for the error. A
