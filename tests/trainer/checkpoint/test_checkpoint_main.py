@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,20 @@ def test_verify_names_what_is_damaged_and_fails(layout: Layout) -> None:
     missing = run("verify", layout.directory, "--step", 5)
     assert "--step 5: not in" in missing.output
     assert "choose one of 8, 6, 4, 2" in missing.output
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "export"])
+def test_what_cannot_be_read_is_no_damage(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    out = ("--out", layout.directory / "out") if command == "export" else ()
+    found = run(command, layout.directory, *out)
+    assert found.exit_code == 3
+    assert "Permission denied: this says nothing about the checkpoints" in found.output
 
 
 def change_manifest(layout: Layout, step: int, **changes: object) -> None:

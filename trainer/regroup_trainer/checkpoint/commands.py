@@ -5,6 +5,7 @@ It needs nothing but the directory on any mounted volume; only `export` needs to
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -28,7 +29,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.message import shorten
 from regroup_trainer.system.memory_limit import describe_bytes
 
-EXIT_DAMAGED = 1
+EXIT_DAMAGED, EXIT_UNREAD = 1, 3
 _TABLE_WIDTH = 100
 _STANDARD_OUTPUT = Path("-")
 _DIRECTORY = click.argument(
@@ -48,9 +49,32 @@ Examples:
 """
 
 
-@click.group(epilog=_EXAMPLES)
+class _UnreadError(click.ClickException):
+    """The volume is at fault, or a right is missing."""
+
+    exit_code = EXIT_UNREAD
+
+
+class _Commands(click.Group):
+    """Says what could not be read: that is no damage."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click ends quietly
+                raise
+            raise _UnreadError(
+                f"{error.filename or 'the volume'}: {error.strerror or error}: this says nothing "
+                "about the checkpoints; check the rights and the mount, then try again"
+            ) from None
+
+
+@click.group(cls=_Commands, epilog=_EXAMPLES)
 def main() -> None:
-    """Checkpoints in the directory of a job: the folder that holds `checkpoints` and `lineage`."""
+    """Checkpoints in the directory of a job: the folder that holds `checkpoints` and `lineage`.
+    Exit code 3: the volume or a file could not be read.
+    """
 
 
 @main.command("list")
