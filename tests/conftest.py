@@ -41,7 +41,6 @@ _WAITS = (
     "tests/chart/test_fired_alerts.py",
     "tests/operator/controller/test_coordination.py",
     "tests/trainer/agent/*",
-    "tests/trainer/coordinator/*",
 )
 """Patterns of what tests share: these wait more than they compute. They leave the cores to others.
 """
