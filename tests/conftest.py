@@ -49,6 +49,10 @@ _LINES = 20
 _FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
 """Node (a test, a module, the session) and fixture -> the folders that the fixture made for it."""
 
+# Else each process has a thread for each core. Beside other processes, those of a small model spin
+# while they wait for one another. Tests of the default remove it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine makes an example slow: the limit of the whole test has to do.
 hypothesis.settings.register_profile("tests", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("tests")
