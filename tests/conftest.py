@@ -101,7 +101,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
-        if node is not self._spare or any(map(_waits, self.workqueue)):
+        is_over = node is self._spare and not any(map(_waits, self.workqueue))
+        if not is_over:
             super()._reschedule(node)
         elif not node.shutting_down:
             node.shutdown()
