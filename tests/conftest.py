@@ -1,8 +1,8 @@
 """How the whole suite runs: in which order, what beside what, and what a failing test names.
 
-Tests that wait (for a cluster, an API server, a time-out) run beside tests that compute. Therefore
-pytest-xdist has a worker for each core. The long tests on a cluster keep both cores busy: they run
-one after the other, with nothing beside them.
+Tests that wait (for an API server, a time-out) run beside tests that compute. Therefore
+pytest-xdist has a worker for each core, and a spare one for what waits most of its time. The long
+tests on a cluster keep both cores busy: they run one after the other, with nothing beside them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from regroup.local import processes, torchrun_run
 from tests.support.warm_workers import WarmWorkers
@@ -35,10 +36,22 @@ _SHARED = {
 """Pattern of paths -> what their tests share, what takes longest first. Other tests share what
 their file makes. Two clusters of nodes beside each other would be slower than one after the other.
 """
+_WAITS = (
+    "an API server",
+    "tests/chart/test_fired_alerts.py",
+    "tests/operator/controller/test_coordination.py",
+    "tests/trainer/agent/*",
+)
+"""Patterns of what tests share: these wait more than they compute. They leave the cores to others.
+"""
 _LINES = 20
 """How many lines of each log a failing test shows: those of the last generations."""
 _FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
 """Node (a test, a module, the session) and fixture -> the folders that the fixture made for it."""
+
+# Else each process has a thread for each core. Beside other processes, those of a small model spin
+# while they wait for one another. Tests of the default remove it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine makes an example slow: the limit of the whole test has to do.
 hypothesis.settings.register_profile("tests", print_blob=True, deadline=None)
@@ -64,10 +77,39 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> SharingFol
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Give tests that share something expensive to the same worker, in the order of collection."""
+    """Give tests that share something expensive to the same worker, in the order of collection.
+
+    What waits goes to the spare worker first. It ends when nothing of that is left, because more
+    workers than cores that compute would be late for their deadlines.
+    """
+
+    _spare: WorkerController | None = None
+
+    def schedule(self) -> None:
+        """Called when all workers have collected, and when one replaces another."""
+        if self.collection is None and self.numnodes > _workers_that_compute():
+            self._spare = self.nodes[-1]
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        fitting = (n for n in self.workqueue if _waits(n) is (node is self._spare))
+        if self._spare is not None and (first := next(fitting, None)):
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        is_over = node is self._spare and not any(map(_waits, self.workqueue))
+        if not is_over:
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()
+
+
+def _waits(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _WAITS)
 
 
 def group(nodeid: str) -> str:
@@ -83,7 +125,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupSche
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """What `-n auto` means. More workers would cost memory and have nothing to do."""
+    """What `-n auto` means: the spare worker too."""
+    return _workers_that_compute() + 1
+
+
+def _workers_that_compute() -> int:
+    """More would cost memory and have nothing to do."""
     return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
 
 

@@ -1,5 +1,5 @@
 """What a test that fails shows: its folders, those of the fixtures that it shares, the ends of the
-logs in them, and its seed.
+logs in them, and its seed. Which worker runs what.
 """
 
 from __future__ import annotations
@@ -7,11 +7,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import group
+import tests.conftest as conftest
+from tests.conftest import GroupScheduling, group
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
@@ -154,3 +157,74 @@ def test_what_the_tests_of_a_folder_share_ends_with_the_last_of_them(tmp_path: P
 )
 def test_one_worker_runs_what_waits_for_the_same_programs(file: str, shared: str) -> None:
     assert group(f"{file}::test_it[a/b.py]") == shared
+
+
+class Worker:
+    """A worker of pytest-xdist: runs what it is sent, one test at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.shutting_down = False
+        self.to_run: list[int] = []
+        self.ran: list[str] = []
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        self.to_run.extend(indices)
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def play(count: int, tests: list[str]) -> list[list[str]]:
+    """What each of so many workers runs, when all tests take equally long."""
+    config = SimpleNamespace(getvalue=lambda name: [f"{count}*popen"], option=SimpleNamespace())
+    config.option.loadscopereorder = False
+    scheduling = GroupScheduling(config)
+    workers = [Worker(f"gw{number}") for number in range(count)]
+    for worker in workers:
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, tests)
+    scheduling.schedule()
+    while any(worker.to_run for worker in workers):
+        for worker in workers:
+            if worker.to_run:
+                done = worker.to_run.pop(0)
+                worker.ran.append(tests[done])
+                scheduling.mark_test_complete(worker, done)
+    assert scheduling.tests_finished
+    return [sorted({test.partition("::")[0] for test in worker.ran}) for worker in workers]
+
+
+WAIT = ["tests/operator/test_a_apiserver.py", "tests/trainer/agent/test_agent.py"]
+COMPUTE = [f"tests/trainer/step/test_{name}.py" for name in "abcd"]
+
+
+def four_tests_of(files: list[str]) -> list[str]:
+    return [f"{file}::test_{number}" for file in files for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "files", "runs"),
+    [
+        (3, [*COMPUTE, *WAIT], [COMPUTE[::2], COMPUTE[1::2], WAIT]),
+        (3, [*COMPUTE, WAIT[0]], [COMPUTE[::2], COMPUTE[1::2], WAIT[:1]]),
+        (2, [*WAIT, *COMPUTE], [[WAIT[0], *COMPUTE[::2]], [WAIT[1], *COMPUTE[1::2]]]),
+    ],
+    ids=["beside", "the spare ends", "no spare"],
+)
+def test_a_spare_worker_runs_what_waits_and_ends_with_it(
+    workers: int, files: list[str], runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "_workers_that_compute", lambda: 2)
+    assert play(workers, four_tests_of(files)) == runs
+
+
+def test_who_computes_runs_what_waits_when_nothing_else_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conftest, "_workers_that_compute", lambda: 2)
+    more = ["tests/trainer/agent/test_b.py", "tests/trainer/agent/test_c.py"]
+    first, second, spare = play(3, four_tests_of([COMPUTE[0], COMPUTE[1], *WAIT, *more]))
+    assert spare[0] == WAIT[0]
+    assert {*first, *second, *spare} == {*COMPUTE[:2], *WAIT, *more}
+    assert len(spare) < 4

@@ -24,6 +24,7 @@ from tests.support.repeating import repeated
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/regroup-operator"
 
 
 def apply(api: Api, *arguments: str, stdin: str = "") -> str:
@@ -95,6 +96,12 @@ class OperatorProcess:
         """Send a signal that ends it; its exit code."""
         self.send(how)
         return self.wait()
+
+    def kill(self, api: Api) -> None:
+        """Kill it. Its Lease goes too: only tests of the election wait until it expires."""
+        self.stop(signal.SIGKILL)
+        answer = api.request("DELETE", LEASE)
+        assert answer.status == 200, answer.message
 
     def end(self) -> None:
         """Kill it if it runs."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from regroup.cli.command_line import main
 from tests.support.accelerate_library import library_variables
 
 PROGRAM = Path(__file__).parents[2] / "support/programs/environment.py"
@@ -43,17 +42,11 @@ def write_job(folder: Path, launcher: str, *flags: str) -> Path:
     return file
 
 
-def run(file: Path) -> subprocess.CompletedProcess[str]:
-    regroup = str(Path(sys.executable).with_name("regroup"))
-    command = [regroup, "run", str(file), "--plain"]
-    return subprocess.run(
-        [*command, "--directory", str(file.parent / "run")],
-        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+def run(file: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """Run the job with warm workers, that have no OMP_NUM_THREADS."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    words = ["run", str(file), "--plain", "--directory", str(file.parent / "run")]
+    return CliRunner().invoke(main, words)
 
 
 def found(folder: Path, expected: dict[str, str]) -> list[dict[str, Any]]:
@@ -68,8 +61,8 @@ def test_the_ranks_find_the_variables_of_the_flags(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = library_variables(FLAGS, monkeypatch)
-    done = run(write_job(tmp_path, launcher, *FLAGS))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(write_job(tmp_path, launcher, *FLAGS), monkeypatch)
+    assert done.exit_code == 0, done.output
     assert found(tmp_path, expected) == [expected, expected]
 
 
@@ -80,22 +73,24 @@ def test_the_ranks_find_the_variables_of_a_config_file(
     file = tmp_path / "config.yaml"  # the command says where it is from the folder of the job
     file.write_text(yaml.safe_dump(CONFIG))
     flags = ["--config_file=config.yaml", "--mixed_precision=bf16"]
-    monkeypatch.chdir(tmp_path)
-    expected = library_variables(flags, monkeypatch)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        expected = library_variables(flags, patch)
     job = write_job(tmp_path, "regroup", *flags)
     content = yaml.safe_load(job.read_text())
     content["spec"]["nprocPerNode"] = 2
     job.write_text(yaml.safe_dump(content))
-    done = run(job)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(job, monkeypatch)
+    assert done.exit_code == 0, done.output
     assert found(tmp_path, expected) == [expected, expected]
 
 
 @pytest.mark.slow
-def test_a_config_file_that_contradicts_the_job_fails_it_with_what_to_do(tmp_path: Path) -> None:
+def test_a_config_file_that_contradicts_the_job_fails_it_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    done = run(write_job(tmp_path, "regroup", "--config_file=config.yaml"))
-    assert done.returncode == 1
+    done = run(write_job(tmp_path, "regroup", "--config_file=config.yaml"), monkeypatch)
+    assert done.exit_code == 1
     assert "--config_file config.yaml: num_processes: 2 in all on 1 machines" in done.stderr
     assert "set spec.nprocPerNode" in done.stderr

@@ -4,7 +4,6 @@ jobs. On a real API server.
 
 from __future__ import annotations
 
-import signal
 import threading
 
 import pytest
@@ -39,7 +38,7 @@ def test_a_refused_pod_keeps_no_coordinator_from_being_heard(
     wait_until("the refusal", lambda: condition(namespace, "Ready")["reason"] == "QuotaExceeded")
     assert "exceeded quota" in condition(namespace, "Ready")["message"]
     wait_until("the newer spec all the same", lambda: stub.desired)
-    operator.stop(signal.SIGKILL)
+    operator.kill(namespace.api)
     operator.start()
     wait_until(
         "the next refusal", lambda: condition(namespace, "Ready")["reason"] == "QuotaExceeded"
@@ -61,7 +60,7 @@ def test_a_restart_writes_nothing_that_it_does_not_know(
     _, stub = running
     before = shown(namespace)
     assert before == ("training", "True", (0, 1, 2))
-    operator.stop(signal.SIGKILL)
+    operator.kill(namespace.api)
     stub.answers.clear()
     stub.tokens.clear()
     seen, ends = set[tuple[str, str, tuple[int | None, ...]]](), threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
@@ -121,7 +120,7 @@ def test_where_its_address_is_taken_workers_are_sent_the_new_one_or_replaced(
     former = service(namespace)["spec"]["clusterIP"]
     for name, address in (("gpt-w0-1", "127.0.83.250"), ("gpt-w1-1", "127.0.83.251")):
         kubelets.write(name, {"podIP": address, "podIPs": [{"ip": address}]})
-    operator.stop(signal.SIGKILL)
+    operator.kill(namespace.api)
     namespace.api.request("DELETE", namespace.core("services/gpt-coordinator"))
     port = {"port": 80, "protocol": "TCP"}
     other = {"metadata": {"name": "other"}, "spec": {"clusterIP": former, "ports": [port]}}

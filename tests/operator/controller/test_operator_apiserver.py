@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -104,13 +103,13 @@ def test_a_failure_is_counted_once_although_the_operator_is_killed_over_and_over
         {"name": "trainer", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
     ]
     containers[0]["state"] = {"terminated": ended}
-    operator.stop(signal.SIGKILL)
+    operator.kill(namespace.api)
     stub.report(phase="recovering", progress=None)
     kubelets.write("gpt-w0-1", {"phase": "Failed", "containerStatuses": containers})
     for _ in range(3):
         operator.start()
         wait_until("the replacement", lambda: "gpt-w0-2" in kubelets.pods())
-        operator.stop(signal.SIGKILL)
+        operator.kill(namespace.api)
     operator.start()
     status = namespace.read()["status"]
     assert status["podFailures"] == 1
@@ -231,7 +230,7 @@ def test_a_job_of_release_0_1_trains_on_under_this_operator(
     kubelets = Kubelets(namespace)
     wait_until("four pods", lambda: len(kubelets.pods()) == 4)
     made = set(kubelets.pods())
-    operator.stop(signal.SIGKILL)
+    operator.kill(namespace.api)
     as_release_0_1_stored_it(namespace)
     workers = [
         kubelets.run(name, node)

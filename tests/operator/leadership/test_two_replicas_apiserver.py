@@ -18,7 +18,7 @@ from regroup_operator.leadership.election import EXIT_CODE
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.kube_api import Api, Namespace
 from tests.support.operator_process import (
-    RELEASE,
+    LEASE,
     Kubelets,
     OperatorProcess,
     installed_operator,
@@ -29,7 +29,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.apiserver
 
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/regroup-operator"
 WAIT_SECONDS = 60.0
 RELEASED_SECONDS = 10.0
 """Much less than a Lease takes to expire: that it was given back is what counts."""
@@ -52,6 +51,7 @@ def replicas(api: Api, tmp_path: Path) -> Iterator[tuple[OperatorProcess, Operat
     finally:
         for process in (leader, standby):
             process.end()
+        api.request("DELETE", LEASE)  # the operator of the next file does not wait for its end
     for process in (leader, standby):
         assert "Traceback" not in process.log.read_text()
 
