@@ -14,8 +14,6 @@ from demo.waiting import wait_for
 ALERT_SECONDS = 180.0
 QUIET_SECONDS = 45.0
 """How long no alert may fire where none should."""
-PATIENCE_SECONDS = 15.0
-"""How long after the alert `why` may still say less than it should."""
 RECOVERY_SECONDS = 300.0
 EVERY_SECONDS = 0.5
 Json = dict[str, Any]
@@ -60,7 +58,7 @@ class Course:
         """What a user sees whom the alert has woken; where there is none, as soon as it is shown,
         and while no alert comes.
         """
-        wanted, alert_at = self._expected.alert, None
+        wanted, patience = self._expected.alert, self._expected.patience_seconds
         while True:
             look = self._look()
             said = not missing(filled(self._expected.words, self._struck.names), look.why)
@@ -69,7 +67,7 @@ class Course:
             alert_at = self._alerts.get(wanted or "")
             if wanted is None and look.seconds > QUIET_SECONDS:
                 return look
-            if alert_at is not None and (said or look.seconds > alert_at + PATIENCE_SECONDS):
+            if alert_at is not None and (said or look.seconds > alert_at + patience):
                 return look
             if look.seconds > ALERT_SECONDS:
                 return look

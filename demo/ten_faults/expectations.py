@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             None,
             "The job trains on with two of its three workers, as its elasticPolicy allows.",
-            words=("2/3 workers", "node {node}"),
+            words=("gpt-demo trains, but", "2 of 3 workers", "node {node}"),
             afterwards=("gpt-demo trains", "3/3 workers", "{node}"),
             heals=False,
             also=SLOW,
@@ -75,7 +75,7 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobVolumeUnavailable",
             "Training goes on, but without checkpoints: it may lose hours, so somebody is woken.",
-            words=("volume", "No space left", "Do: "),
+            words=("gpt-demo trains, but", "volume", "No space left", "free space"),
             afterwards=("gpt-demo trains",),
             heals=False,
             also=SLOW | {"TrainingJobCheckpointFailing", "TrainingJobCheckpointStale"},
@@ -120,10 +120,11 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobRankSilent",
             "All GPUs wait for one rank, for longer than a step or a save should take.",
-            words=("rank {rank}",),
+            words=("gpt-demo trains, but", "no step for", "trainingjob debug", "Heals: "),
             afterwards=("gpt-demo trains", "hang", "no progress", "rank {rank}"),
             heals=True,
-            also=SLOW | {"TrainingJobStalled"},
+            also=SLOW | {"TrainingJobStalled", "TrainingJobCheckpointStale"},
+            patience_seconds=90,
         ),
     ),
     Fault(
@@ -134,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobStraggler",
             "All other GPUs wait in each step, and by default nothing is done about it.",
-            words=("rank {rank}", "longer than the median rank"),
+            words=("gpt-demo trains, but", "rank {rank}", "longer than the median", "cordon"),
             afterwards=("gpt-demo trains",),
             heals=False,
             also=SLOW,

@@ -26,6 +26,8 @@ class Expected:
     """Alerts that may fire too, depending on how long the fault lasts."""
     ends: bool = False
     """Whether the job fails, and does not train again."""
+    patience_seconds: float = 15.0
+    """How long after the alert `why` may still say less."""
 
 
 @dataclass(frozen=True)

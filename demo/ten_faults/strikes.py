@@ -16,7 +16,7 @@ RANK = 1
 """The rank that hangs or is slow. Rank 0 has the series of the job."""
 STEPS = 1_000_000
 """More than the faults leave time for."""
-HANG_SECONDS = 30
+HANG_SECONDS = 120
 WRONG_IMAGE = "registry.example/team/train:2"
 QUOTA = "pods-of-team"
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05

@@ -17,6 +17,10 @@ HEALS: dict[Heals, str] = {
 }
 
 
+NO_PROGRESS = "NoProgress"
+"""The reason of a job that trains and makes no step."""
+
+
 class Advice(NamedTuple):
     """What follows from a reason."""
 
@@ -100,11 +104,33 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.RanksLeaving: Advice("yes", "nothing: agents kill the ranks that are late"),
     Reason.GatheringWorkers: Advice("yes", "nothing: the job trains in a few seconds"),
 }
+_WHILE_TRAINING: dict[str, Advice] = {
+    "WorkersMissing": Advice(
+        "maybe",
+        "look at the pods that do not run: kubectl get pods -l regroup.dev/job=NAME; each takes "
+        "part as soon as it does",
+    ),
+    "Stragglers": Advice(
+        "no",
+        "check that rank's GPU and node; to move the rank, cordon the node and delete its pod: no "
+        "step is lost",
+    ),
+    "SaveFailed": Advice(
+        "maybe", "free the space, or correct the rights, that the message names; each save is new"
+    ),
+    NO_PROGRESS: Advice(
+        "maybe",
+        "kubectl trainingjob debug NAME shows what each rank does; after "
+        "spec.failureDetection.progressTimeoutSeconds all ranks start anew by themselves",
+    ),
+}
+"""What is wrong with a job that trains."""
 _ELSE = Advice("maybe", "read the message, and the events of the job and its pods")
 
 
 def advice(reason: str, job: str) -> Advice:
     """What follows from a reason; a general advice for one of another release."""
     known = Reason.__members__.get(reason)
-    heals, what_to_do = _BY_REASON[known] if known is not None else _ELSE
+    found = _BY_REASON[known] if known is not None else _WHILE_TRAINING.get(reason, _ELSE)
+    heals, what_to_do = found
     return Advice(heals, what_to_do.replace("NAME", job))

@@ -98,11 +98,43 @@ def test_a_job_that_trains() -> None:
     assert not any(line.startswith("Do:") for line in lines)
 
 
-def test_a_job_that_trains_with_a_fault_shows_the_fault() -> None:
-    degraded = condition("Degraded", "True", "VolumeUnavailable", "/data: no space left")
+@pytest.mark.parametrize(
+    ("kind", "value", "reason", "heals", "todo"),
+    [
+        ("Degraded", "True", "VolumeUnavailable", "no, somebody has to act", "free space"),
+        ("Degraded", "True", "WorkersMissing", "often within a minute", "kubectl get pods -l"),
+        ("Degraded", "True", "Stragglers", "no, somebody has to act", "cordon the node"),
+        ("Checkpointed", "False", "SaveFailed", "often within a minute", "free the space"),
+    ],
+)
+def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
+    kind: str, value: str, reason: str, heals: str, todo: str
+) -> None:
+    fault = condition(kind, value, reason, "/data: no space left")
     ready = condition("Ready", "True", "Training", "workers training: 3")
-    report = explain(Scene(job_record(running_status(conditions=[ready, degraded])), PRESENT), NOW)
-    assert "condition Degraded=True, VolumeUnavailable: /data: no space left" in report.evidence
+    report = explain(Scene(job_record(running_status(conditions=[ready, fault])), PRESENT), NOW)
+    lines = why_lines(report, 120)
+    assert lines[0] == f"gpt trains, but: {reason}: /data: no space left"
+    assert report.trains
+    assert sum("/data" in line for line in lines) == 1
+    assert next(line for line in lines if line.startswith("Heals: ")).startswith(f"Heals: {heals}")
+    assert todo in " ".join(line for line in lines if line.startswith("Do: "))
+
+
+def test_no_checkpoint_yet_is_no_fault() -> None:
+    young = condition("Checkpointed", "False", "NoCheckpoint", "no checkpoint yet")
+    ready = condition("Ready", "True", "Training", "workers training: 3")
+    report = explain(Scene(job_record(running_status(conditions=[ready, young])), PRESENT), NOW)
+    assert (report.reason, report.what_to_do) == ("Training", "nothing")
+
+
+def test_a_job_without_a_step_for_long_says_so_before_its_ranks_are_ended() -> None:
+    progress = {**running_status()["progress"], "updatedTime": at(75)}
+    stalled = job_record(running_status(progress=progress))
+    lines = why_lines(explain(Scene(stalled, PRESENT), NOW), 80)
+    assert lines[0].startswith("gpt trains, but: NoProgress: no step for 75s, after step 120")
+    assert "kubectl trainingjob debug gpt" in " ".join(lines)
+    assert explain(Scene(TRAINING, PRESENT), NOW).reason == "Training"
 
 
 @pytest.mark.parametrize(
