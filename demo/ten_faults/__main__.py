@@ -34,7 +34,8 @@ PAGE = ROOT / "docs/tasks/ten-faults.md"
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(BY_NAME)), metavar="[FAULT]...")
 @click.option("--keep", is_flag=True, help="Leave the cluster as it is, for another run.")
-def main(names: tuple[str, ...], keep: bool) -> None:
+@click.option("--installed", is_flag=True, help="Use such a cluster, and install nothing.")
+def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
     """Break a job and judge what a user is shown of it."""
     screen = Screen()
     chosen = [fault for fault in FAULTS if not names or fault.slug in names]
@@ -42,7 +43,8 @@ def main(names: tuple[str, ...], keep: bool) -> None:
     try:
         stage = DevclusterStage.up(screen, CLUSTER)
         try:
-            install(stage, screen, OUTPUT)
+            if not installed:
+                install(stage, screen, OUTPUT)
             found = record.read(OUTPUT / OBSERVED) | observe(stage, chosen, screen)
         finally:
             if not keep:
