@@ -8,8 +8,9 @@ from typing import Any
 from demo.errors import StoryError
 from demo.ten_faults.expectations import SLOW, Fault
 from demo.ten_faults.observation import Look, Observed, filled, missing
-from demo.ten_faults.scene import NAMESPACE, Scene, Struck
+from demo.ten_faults.scene import Scene, Struck
 from demo.waiting import wait_for
+from tests.support.repeating import repeated
 
 ALERT_SECONDS = 180.0
 QUIET_SECONDS = 45.0
@@ -20,32 +21,41 @@ Json = dict[str, Any]
 
 
 class Course:
-    """What is seen of one fault, round by round."""
+    """What is seen of one fault. A thread notes alerts and recovery, while commands are typed."""
 
     def __init__(self, scene: Scene, fault: Fault) -> None:
         self._scene, self._fault, self._expected = scene, fault, fault.expected
-        self._generation = self._status().get("rendezvousGeneration")
+        self._generation = scene.status(fault.job).get("rendezvousGeneration")
         self._began = time.monotonic()
         self._alerts: dict[str, float] = {}
         self._pending: set[str] = set()
-        self._firing: dict[str, str] = {}
+        self._recovered_after: float | None = None
+        """Of a job that heals by itself, or after somebody acted."""
+        self._is_over = False
+        """Whether the alert is over too."""
+        self._acted = False
         self._shown_after: float | None = None
         self._struck = Struck()
 
     def run(self) -> Observed:
         """Strike, look, act, look again. Raises DemoError."""
         self._struck = self._fault.strike(self._scene)
-        try:
-            height = self._height()
-            healed = self._heals()
-        finally:
-            acted = time.monotonic()
-            self._struck.act()
-        recovered = self._wait_recovered()
-        since = self._began if healed else acted
+        self._began = time.monotonic()
+        with repeated(self._note, EVERY_SECONDS):
+            try:
+                height = self._height()
+                healed = self._heals()
+            finally:
+                self._acted = True
+                acted_after = self._seconds()
+                self._struck.act()
+            self._wait_over()
+            after = self._look()
+        since = 0.0 if healed else acted_after
+        recovered = self._recovered_after
         return Observed(
             height=height,
-            after=self._look(),
+            after=after,
             shown_after=self._shown_after,
             alerts=dict(sorted(self._alerts.items(), key=lambda one: one[1])),
             pending=frozenset(self._pending - set(self._alerts)),
@@ -60,12 +70,12 @@ class Course:
         """
         wanted, patience = self._expected.alert, self._expected.patience_seconds
         while True:
+            alert_at = self._alerts.get(wanted or "")
             look = self._look()
             said = not missing(filled(self._expected.words, self._struck.names), look.why)
             if said and self._shown_after is None:
                 self._shown_after = look.seconds
-            alert_at = self._alerts.get(wanted or "")
-            if wanted is None and look.seconds > QUIET_SECONDS:
+            if wanted is None and said and look.seconds > QUIET_SECONDS:
                 return look
             if alert_at is not None and (said or look.seconds > alert_at + patience):
                 return look
@@ -74,55 +84,49 @@ class Course:
             time.sleep(EVERY_SECONDS)
 
     def _look(self) -> Look:
-        """Type both commands, and note the alerts."""
+        """Type both commands."""
         job = self._fault.job
-        self._note_alerts()
-        seconds = self._seconds()
         code, why = self._scene.type_in(f"kubectl trainingjob why {job}")
+        seconds = self._seconds()
         line = self._scene.type_in(f"kubectl get trainingjob {job}")[1]
         return Look(seconds, why, code, line)
 
-    def _note_alerts(self) -> None:
-        self._firing = self._scene.alerts(self._fault.job)
-        self._pending |= set(self._firing)
-        for name, state in self._firing.items():
+    def _note(self) -> None:
+        """Note the alerts, and whether the job trains again."""
+        seconds, found = self._seconds(), self._scene.alerts(self._fault.job)
+        self._pending |= set(found)
+        for name, state in found.items():
             if state == "firing":
-                self._alerts.setdefault(name, self._seconds())
+                self._alerts.setdefault(name, seconds)
+        may_recover = self._acted or self._expected.heals or self._expected.ends
+        if may_recover and self._recovered_after is None and self._is_well():
+            self._recovered_after = seconds
+        self._is_over = self._recovered_after is not None and self._expected.alert not in found
 
     def _heals(self) -> bool:
         """Whether the job trains again without anybody. It is waited for where it should."""
-        return self._wait_recovered() is not None if self._expected.heals else self._trains()
+        if not self._expected.heals:
+            return not self._expected.ends and self._is_well()
+        self._wait_over()
+        return self._recovered_after is not None
 
-    def _wait_recovered(self) -> float | None:
-        """When the job trained with all its workers (or failed, where it should), and its alert
-        was over; None: not in time.
+    def _wait_over(self) -> None:
+        """Wait until the job trains (or has failed, where it should) and its alert is over, if it
+        does in time.
         """
-        recovered: float | None = None
         deadline = time.monotonic() + RECOVERY_SECONDS
-        while time.monotonic() < deadline:
-            if recovered is None and (self._failed() if self._expected.ends else self._trains()):
-                recovered = time.monotonic()
-            self._note_alerts()
-            if recovered is not None and self._expected.alert not in self._firing:
-                return recovered
+        while not self._is_over and time.monotonic() < deadline:
             time.sleep(EVERY_SECONDS)
-        return recovered
 
-    def _trains(self) -> bool:
-        """With all its workers, and after the failure where the fault is one."""
-        status = self._status()
+    def _is_well(self) -> bool:
+        """With all its workers, and after the failure where the fault is one; or failed, where it
+        should.
+        """
+        status = self._scene.status(self._fault.job)
+        if self._expected.ends:
+            return status.get("phase") == "Failed"
         later = status.get("rendezvousGeneration") != self._generation
         return is_whole(status) and (later or not self._expected.heals)
-
-    def _failed(self) -> bool:
-        return self._status().get("phase") == "Failed"
-
-    def _status(self) -> Json:
-        kubectl = self._scene.stage.kubectl
-        for one in kubectl.read("trainingjobs", "-n", NAMESPACE)["items"]:
-            if one["metadata"]["name"] == self._fault.job:
-                return dict(one.get("status", {}))
-        return {}
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
@@ -143,8 +147,7 @@ def wait_whole(scene: Scene, job: str) -> None:
     """Wait until a job trains and no alert is about it. Raises StoryError."""
 
     def whole() -> bool:
-        found = scene.stage.kubectl.read("trainingjob", job, "-n", NAMESPACE)
-        return is_whole(found.get("status", {})) and not set(scene.alerts(job)) - SLOW
+        return is_whole(scene.status(job)) and not set(scene.alerts(job)) - SLOW
 
     def hint() -> str:
         return f"{scene.alerts(job)} {scene.type_in(f'kubectl trainingjob why {job}')[1]}"

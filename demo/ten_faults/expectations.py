@@ -84,12 +84,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wrong image",
         "A job is created with an image that does not exist.",
-        "`spec.image` is corrected.",
+        "The job is suspended, `spec.image` is corrected, and the job is resumed.",
         strikes.wrong_image,
         Expected(
             PENDING,
             WAITS,
-            words=("ImageError", strikes.WRONG_IMAGE, "Heals: no", "correct the image"),
+            words=("ImageError", strikes.WRONG_IMAGE, "Heals: no", "spec.image", "suspend"),
             afterwards=("trains",),
             heals=False,
             also=SLOW,
@@ -99,12 +99,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "too large a request",
         "A job is created whose workers ask for 64 CPUs each. No node has so many.",
-        "The request is lowered.",
+        "The job is suspended, `spec.resources` are lowered, and the job is resumed.",
         strikes.large_request,
         Expected(
             PENDING,
             WAITS,
-            words=("Unschedulable", "Insufficient cpu", "Heals: no", "ask for less"),
+            words=("Unschedulable", "Insufficient cpu", "Heals: no", "ask for less", "suspend"),
             afterwards=("trains",),
             heals=False,
             also=SLOW,

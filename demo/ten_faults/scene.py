@@ -37,7 +37,7 @@ VOLUME = "small"
 VOLUME_SIZE = "256Mi"
 PAGE = installation.ROOT / "docs/tasks/monitoring.md"
 KINDS = ("servicemonitors", "podmonitors", "prometheusrules")
-SECONDS = 60
+SECONDS = 150
 """For a command that a user types."""
 Json = dict[str, Any]
 
@@ -102,6 +102,14 @@ class Scene:
             if one["labels"].get("trainingjob") == job
         }
         return dict.fromkeys(known, "pending") | dict.fromkeys(received, "firing")
+
+    def status(self, job: str) -> Json:
+        """The status of a job; empty before it is there."""
+        where = f"/apis/regroup.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+        for one in self.stage.cluster.plane.endpoint.api.request("GET", where)["items"]:
+            if one["metadata"]["name"] == job:
+                return dict(one.get("status", {}))
+        return {}
 
     def rank_process(self, job: Job, rank: int) -> int:
         """The process on this machine that is a rank of the job. Raises StoryError."""

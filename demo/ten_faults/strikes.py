@@ -133,17 +133,26 @@ def _create(scene: Scene, made: Json) -> None:
     scene.stage.kubectl.apply(made, namespace=NAMESPACE)
 
 
+def _change(scene: Scene, name: str, fields: Json) -> None:
+    """Change fields of spec that only change while the job is suspended."""
+    scene.must(f"kubectl trainingjob suspend {name}")
+    waits = f"--for=condition=Suspended --timeout={GONE_SECONDS:.0f}s"
+    scene.must(f"kubectl wait trainingjob {name} {waits}")
+    scene.patch("trainingjob", name, {"spec": fields})
+    scene.must(f"kubectl trainingjob resume {name}")
+
+
 def wrong_image(scene: Scene) -> Struck:
     """Of a registry that cannot be reached either."""
     _create(scene, single("gpt-image", image=WRONG_IMAGE))
-    return Struck(lambda: scene.patch("trainingjob", "gpt-image", {"spec": {"image": None}}))
+    return Struck(lambda: _change(scene, "gpt-image", {"image": None}))
 
 
 def large_request(scene: Scene) -> Struck:
     """More than any node has."""
     _create(scene, single("gpt-size", resources={"requests": {"cpu": "64"}}))
-    less = {"spec": {"resources": {"requests": {"cpu": "100m"}}}}
-    return Struck(lambda: scene.patch("trainingjob", "gpt-size", less))
+    less = {"resources": {"requests": {"cpu": "100m"}}}
+    return Struck(lambda: _change(scene, "gpt-size", less))
 
 
 def overflow(scene: Scene) -> Struck:

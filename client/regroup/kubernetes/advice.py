@@ -21,6 +21,9 @@ NO_PROGRESS = "NoProgress"
 """The reason of a job that trains and makes no step."""
 
 
+_SUSPENDED = " changes only while the job is suspended: kubectl trainingjob suspend NAME"
+
+
 class Advice(NamedTuple):
     """What follows from a reason."""
 
@@ -45,16 +48,20 @@ _BY_REASON: dict[Reason, Advice] = {
         "no", "read the API server's answer in the message; often it is an admission webhook"
     ),
     Reason.QuotaExceeded: Advice(
-        "no", "raise the quota, delete what uses it, or ask for less (spec.resources)"
+        "no", f"raise the quota, delete what uses it, or ask for less: spec.resources{_SUSPENDED}"
     ),
     Reason.InternalError: Advice(
         "maybe", "read the operator's log, and report the error; pods that run go on"
     ),
     Reason.ImageError: Advice(
-        "no", "correct the image's name, its pull secret, or the node's way to the registry"
+        "no",
+        "correct the image's pull secret, the node's way to the registry, or its name: "
+        f"spec.image{_SUSPENDED}",
     ),
     Reason.CreateContainerConfigError: Advice(
-        "no", "make the Secret or ConfigMap that is missing, or correct its name in spec.template"
+        "no",
+        "make the Secret or ConfigMap that is missing, or correct its name: "
+        f"spec.template{_SUSPENDED}",
     ),
     Reason.CoordinatorCrashing: Advice(
         "no", "read the coordinator's log: kubectl logs POD --previous"
@@ -68,7 +75,7 @@ _BY_REASON: dict[Reason, Advice] = {
     ),
     Reason.Suspended: Advice("no", "to train on: kubectl trainingjob resume NAME"),
     Reason.Unschedulable: Advice(
-        "no", "free or add nodes, or ask for less (spec.resources, spec.template)"
+        "no", f"free or add nodes, or ask for less: spec.resources{_SUSPENDED}"
     ),
     Reason.VolumeUnavailable: Advice(
         "no", "free space, or repair the volume; delete no pod: states wait in memory"

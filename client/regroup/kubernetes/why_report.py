@@ -6,6 +6,7 @@ events itself, and the report says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import Literal
 from regroup.kubernetes import job_summary
 from regroup.kubernetes.advice import HEALS, NO_PROGRESS, advice
 from regroup.kubernetes.event_record import EventRecord
-from regroup.kubernetes.job_record import JobRecord, time_of
+from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.own_judgement import own_judgement
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import age, ago
@@ -25,6 +26,10 @@ EVENTS_SHOWN = 6
 PODS_SHOWN = 8
 RECENT_SECONDS = 3600.0
 """Older events and recoveries are no evidence."""
+_NUMBERS = re.compile(r"(?<![\w-])\d+(?![\w-])")
+"""Steps, bytes and times; not those in names of pods and nodes. Events that differ in nothing else
+are of one kind.
+"""
 HAS_ENDED = "no, it has ended"
 IT_TRAINS = "it trains"
 STALL_SECONDS = 60.0
@@ -210,10 +215,10 @@ def _evidence(scene: Scene, message: str, now: datetime) -> Iterator[str]:
 def _conditions(job: JobRecord, message: str) -> Iterator[str]:
     """What they add to the message, or to the condition Ready, which it may be of."""
     ready = job.status.condition("Ready")
-    said = (message, *((ready.message,) if ready is not None else ()))
-    for text in job_summary.condition_sentences(job):
-        if not text.startswith("Ready=") and not any(one in text for one in said if one):
-            yield f"condition {text}"
+    said = f"{message}\n{ready.message if ready is not None else ''}"
+    for condition in notable(job.status.conditions):
+        if condition.type != "Ready" and condition.message not in said:
+            yield f"condition {job_summary.condition_sentence(condition)}"
 
 
 def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:
@@ -257,16 +262,17 @@ def _ended(pod: PodRecord, now: datetime) -> str:
 
 def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
     """Recent warnings, one of each kind, the newest first."""
-    shown: set[tuple[str, str]] = set()
+    kinds: dict[tuple[str, str, str], list[EventRecord]] = {}
     for event in events:
         recent = event.time and (now - event.time).total_seconds() < RECENT_SECONDS
-        key = (event.reason, event.message)
-        if event.type != "Warning" or not recent or key in shown or len(shown) >= EVENTS_SHOWN:
-            continue
-        shown.add(key)
+        if event.type == "Warning" and recent:
+            kind = (event.reason, event.name, _NUMBERS.sub("", event.message))
+            kinds.setdefault(kind, []).append(event)
+    for event, *older in list(kinds.values())[:EVENTS_SHOWN]:
         times = f", {event.count} times" if event.count > 1 else ""
         about = f" about {event.kind.lower()} {event.name}" if event.kind != "TrainingJob" else ""
-        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}"
+        more = f" (and {len(older)} more like this)" if older else ""
+        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}{more}"
 
 
 # --- text -----------------------------------------------------------------------------------------

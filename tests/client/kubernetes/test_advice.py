@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from regroup.kubernetes.advice import advice
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.kube_api import ROOT
@@ -37,3 +39,10 @@ def test_every_verb_that_an_advice_names_exists() -> None:
 
     advised = " ".join(advice(reason.name, "gpt").what_to_do for reason in WaitingReason)
     assert set(re.findall(r"kubectl trainingjob (\w+)", advised)) <= set(trainingjob.commands)
+
+
+@pytest.mark.parametrize("reason", ["ImageError", "Unschedulable", "QuotaExceeded"])
+def test_a_field_that_is_fixed_while_a_job_is_not_suspended_is_named_as_such(reason: str) -> None:
+    todo = advice(reason, "gpt").what_to_do
+    assert todo.endswith("changes only while the job is suspended: kubectl trainingjob suspend gpt")
+    assert "spec." in todo

@@ -121,6 +121,32 @@ def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
     assert todo in " ".join(line for line in lines if line.startswith("Do: "))
 
 
+def test_what_the_sentence_says_is_no_evidence_again() -> None:
+    missing = f"2 of 3 workers take part; pod gpt-w2-3 cannot be scheduled: {NO_GPUS}"
+    conditions = [
+        condition("Ready", "True", "Training", "workers training: 2"),
+        condition("Degraded", "True", "WorkersMissing", missing),
+        condition(
+            "Scheduled", "False", "Unschedulable", f"pod gpt-w2-3 cannot be scheduled: {NO_GPUS}"
+        ),
+    ]
+    job = job_record(running_status(conditions=conditions))
+    report = explain(Scene(job, PRESENT), NOW)
+    assert not [text for text in report.evidence if text.startswith("condition")]
+
+
+def test_events_that_differ_in_numbers_are_shown_once_the_newest() -> None:
+    failed = [
+        event_object("CheckpointFailed", f"checkpoint of step {step} failed", ago=ago)
+        for step, ago in ((150, 5), (100, 30), (50, 60))
+    ]
+    report = explain(Scene(TRAINING, PRESENT, events=read_events(failed)), NOW)
+    shown = [text for text in report.evidence if text.startswith("event")]
+    assert shown == [
+        "event CheckpointFailed, 5s ago: checkpoint of step 150 failed (and 2 more like this)"
+    ]
+
+
 def test_no_checkpoint_yet_is_no_fault() -> None:
     young = condition("Checkpointed", "False", "NoCheckpoint", "no checkpoint yet")
     ready = condition("Ready", "True", "Training", "workers training: 3")
