@@ -25,6 +25,8 @@ class Course:
 
     def __init__(self, scene: Scene, fault: Fault) -> None:
         self._scene, self._fault, self._expected = scene, fault, fault.expected
+        self._before = set(scene.alerts(fault.job))
+        """Alerts that an earlier fault has left."""
         self._generation = scene.status(fault.job).get("rendezvousGeneration")
         self._began = time.monotonic()
         self._alerts: dict[str, float] = {}
@@ -94,6 +96,7 @@ class Course:
     def _note(self) -> None:
         """Note the alerts, and whether the job trains again."""
         seconds, found = self._seconds(), self._scene.alerts(self._fault.job)
+        found = {name: state for name, state in found.items() if name not in self._before}
         self._pending |= set(found)
         for name, state in found.items():
             if state == "firing":

@@ -85,7 +85,7 @@ def _end(fault: Fault, seen: Observed) -> str:
 
 def _transcript(fault: Fault, look: Look) -> str:
     lines = [
-        "```",
+        "```text",
         f"$ kubectl get trainingjob {fault.job}",
         *(line.rstrip() for line in look.line.splitlines()),
         f'$ kubectl trainingjob why {fault.job}; echo "exit code $?"',

@@ -21,6 +21,8 @@ WRONG_IMAGE = "registry.example/team/train:2"
 QUOTA = "pods-of-team"
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
 """A slow rank, in turns. It cannot be told from one on a slow machine."""
+CPU = {"limits": {"cpu": "400m"}, "requests": {"cpu": "100m"}}
+"""Of a worker: the machine is also that of the user, who types."""
 GONE_SECONDS = 120.0
 MOST = 10
 """Learning rate and weight decay: each step multiplies all weights by about a hundred."""
@@ -30,6 +32,7 @@ def sample() -> Json:
     """The job of the samples, with more steps, and a deadline for hangs."""
     made = manifest()
     made["spec"]["trainer"]["training"]["steps"] = STEPS
+    made["spec"]["resources"] = CPU
     made["spec"]["failureDetection"] = {"progressTimeoutSeconds": HANG_SECONDS}
     return made
 
@@ -124,7 +127,7 @@ def single(name: str, **changes: Json | str) -> Json:
     """The sample's job under another name and with one worker, beside the sample's."""
     made = manifest(name)
     del made["spec"]["elasticPolicy"], made["spec"]["template"]
-    made["spec"] |= {"replicas": 1, **changes}
+    made["spec"] |= {"replicas": 1, "resources": CPU, **changes}
     made["spec"]["trainer"]["training"]["steps"] = STEPS
     return made
 
@@ -151,7 +154,7 @@ def wrong_image(scene: Scene) -> Struck:
 def large_request(scene: Scene) -> Struck:
     """More than any node has."""
     _create(scene, single("gpt-size", resources={"requests": {"cpu": "64"}}))
-    less = {"resources": {"requests": {"cpu": "100m"}}}
+    less = {"resources": CPU}
     return Struck(lambda: _change(scene, "gpt-size", less))
 
 

@@ -26,9 +26,9 @@ EVENTS_SHOWN = 6
 PODS_SHOWN = 8
 RECENT_SECONDS = 3600.0
 """Older events and recoveries are no evidence."""
-_NUMBERS = re.compile(r"(?<![\w-])\d+(?![\w-])")
-"""Steps, bytes and times; not those in names of pods and nodes. Events that differ in nothing else
-are of one kind.
+_NUMBERS = re.compile(r"(?<![\w-])\d+(?![\w-])|(?<=-c)\d+\b|(?<=\d)-\d+\b")
+"""Steps, bytes and times, and incarnations of pods; not the numbers of workers and nodes. Events
+that differ in nothing else are of one kind.
 """
 HAS_ENDED = "no, it has ended"
 IT_TRAINS = "it trains"

@@ -140,9 +140,14 @@ def test_events_that_differ_in_numbers_are_shown_once_the_newest() -> None:
         event_object("CheckpointFailed", f"checkpoint of step {step} failed", ago=ago)
         for step, ago in ((150, 5), (100, 30), (50, 60))
     ]
-    report = explain(Scene(TRAINING, PRESENT, events=read_events(failed)), NOW)
+    refused = [
+        event_object("QuotaExceeded", f"pods {pod} is forbidden", ago=90)
+        for pod in ("gpt-c4", "gpt-c3", "gpt-w0-2", "gpt-w0-1", "gpt-w1-1")
+    ]
+    report = explain(Scene(TRAINING, PRESENT, events=read_events([*failed, *refused])), NOW)
     shown = [text for text in report.evidence if text.startswith("event")]
-    assert shown == [
+    assert len(shown) == 4
+    assert shown[:1] == [
         "event CheckpointFailed, 5s ago: checkpoint of step 150 failed (and 2 more like this)"
     ]
 
