@@ -181,10 +181,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=("ClaimMissing", "shared", "Heals: no", "PersistentVolumeClaim"),
+            words=("ClaimMissing", "shared", "Heals: no", "Retain", "suspend gpt-demo"),
             afterwards=("gpt-demo trains", "3/3 workers"),
             heals=False,
-            also=SLOW | {"TrainingJobBelowMinWorkers"},
+            also=SLOW | {"TrainingJobBelowMinWorkers", "TrainingJobCheckpointStale"},
         ),
     ),
 )

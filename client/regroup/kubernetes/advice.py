@@ -37,7 +37,11 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.InvalidSpec: Advice("no", "correct the field that the message names"),
     Reason.NotSupported: Advice("no", "remove the field that the message names"),
     Reason.ClaimMissing: Advice(
-        "no", "create the PersistentVolumeClaim that the message names (kubectl get pvc)"
+        "no",
+        "create the PersistentVolumeClaim that the message names. One that is being deleted goes "
+        "with the last pod that uses it, and its volume with it unless the volume's "
+        "persistentVolumeReclaimPolicy is Retain: set that first, then kubectl trainingjob "
+        "suspend NAME, create the claim again, and resume",
     ),
     Reason.ClaimNotShared: Advice("no", "name a claim with access mode ReadWriteMany"),
     Reason.ObjectConflict: Advice(

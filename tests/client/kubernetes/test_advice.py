@@ -34,6 +34,11 @@ def test_the_name_of_the_job_stands_in_commands() -> None:
     assert advice("Suspended", "gpt").what_to_do.endswith("kubectl trainingjob resume gpt")
 
 
+def test_a_claim_that_is_being_deleted_is_not_let_go_with_its_volume() -> None:
+    todo = advice("ClaimMissing", "gpt").what_to_do
+    assert todo.index("Retain") < todo.index("kubectl trainingjob suspend gpt")
+
+
 def test_every_verb_that_an_advice_names_exists() -> None:
     from regroup.cli.kubectl_trainingjob import trainingjob
 

@@ -32,5 +32,5 @@ def test_with_a_given_peak_the_operations_are_those_of_the_model(
 ) -> None:
     monkeypatch.setenv(PEAK_VARIABLE, "0.5")
     share = 1000 * program.flops_per_token / (4 * 0.5e12)
-    assert program.flops_per_token > 1e6
+    assert program.flops_per_token > 1e5
     assert utilization_of(program, GROUP)(1000) == pytest.approx(share)
