@@ -109,6 +109,10 @@ dashboards: venv ## Draw docs/pictures: each dashboard with the recorded history
 demo-down: venv ## Remove the clusters and processes of the demo
 	@$(RUN) -m demo down
 
+.PHONY: faults
+faults: venv ## Break a job in ten ways on a cluster and write docs/tasks/ten-faults.md (needs root)
+	@$(RUN) -m demo.ten_faults $(ARGS)
+
 .PHONY: docs
 docs: venv ## Build the documentation site in build/site
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs . build/site

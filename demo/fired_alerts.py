@@ -25,6 +25,7 @@ import yaml
 
 from demo.alertmanager import Alertmanager, running_alertmanager
 from demo.prometheus import Prometheus
+from demo.short_rules import shortened_groups
 from regroup.local.processes import ADDRESS
 from tests.support.alert_courses import COURSES, Fires
 
@@ -34,10 +35,6 @@ MINUTE = 60 / FACTOR
 """Seconds that stand for a minute, in which each series has one value."""
 DEADLINE_SECONDS = 240.0
 """The play takes 80 seconds where the machine has time."""
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-DURATION = re.compile(r"(?<=\[)\d+[smhd](?=\])|(?<=offset )\d+[smhd]")
-SECONDS = re.compile(r"(?<=[<>] )\d{3,}\b")
-"""Numbers that an age in seconds is compared with: the only ones of three digits and more."""
 Sample = tuple[str, str, list[str]]
 """Name of a series, its labels, and its values minute by minute; `_` for a missing one."""
 
@@ -51,29 +48,14 @@ class Arrival:
     seconds: float
 
 
-def shorter(duration: str) -> str:
-    """A duration divided by FACTOR."""
-    return f"{int(duration[:-1]) * UNITS[duration[-1]] * 1000 // FACTOR}ms"
-
-
-def shortened(rule: dict[str, Any]) -> dict[str, Any]:
-    """A rule whose windows, offsets, ages and `for` are divided by FACTOR."""
-    expression = DURATION.sub(lambda found: shorter(found[0]), rule["expr"])
-    expression = SECONDS.sub(lambda found: f"{int(found[0]) / FACTOR:g}", expression)
-    held = {"for": shorter(rule["for"])} if "for" in rule else {}
-    return {**rule, "expr": expression, **held}
-
-
 def rules() -> dict[str, Any]:
     """The rules of all files of the chart, shortened."""
-    groups = [
+    groups = (
         group
         for file in sorted(ALERTS.glob("*.yaml"))
         for group in yaml.safe_load(file.read_text())["groups"]
-    ]
-    return {
-        "groups": [{**one, "rules": [shortened(rule) for rule in one["rules"]]} for one in groups]
-    }
+    )
+    return shortened_groups(groups, FACTOR)
 
 
 # --- what is played -------------------------------------------------------------------------------

@@ -26,14 +26,7 @@ SECTIONS: dict[str, set[str]] = {
     "A job, from its coordinator": JOB,
     "A job, from the worker of rank 0": JOB,
     "Ranks, from the worker that they run on": JOB,
-    "Not built yet": JOB,
 }
-NOT_BUILT = {
-    "trainingjob_mfu_ratio": "not built yet",
-}
-"""Series of the page that no program exports, and why. Who builds one removes its entry and moves
-its line to the section of its program.
-"""
 PROGRAMS = (expositions.operator, expositions.coordinator, expositions.agent)
 ENTRY = re.compile(r"`(\w+)(?:\{([\w, ]+)\})?`, (gauge|counter|histogram): (.+)")
 
@@ -88,15 +81,12 @@ def real() -> dict[str, Series]:
     return {one.name: one for program in PROGRAMS for one in exported(program())}
 
 
-def test_the_page_lists_what_is_exported_and_names_what_is_not_built(
-    real: dict[str, Series],
-) -> None:
-    assert set(ON_PAGE) - set(NOT_BUILT) == set(real)
-    assert {one.name for one in listed("Not built yet")} == set(NOT_BUILT)
+def test_the_page_lists_what_is_exported(real: dict[str, Series]) -> None:
+    assert set(ON_PAGE) == set(real)
     assert len(ON_PAGE) == sum(len(listed(section)) for section in SECTIONS)
 
 
-@pytest.mark.parametrize("name", [name for name in ON_PAGE if name not in NOT_BUILT])
+@pytest.mark.parametrize("name", list(ON_PAGE))
 def test_type_labels_and_help_are_those_of_a_scrape(real: dict[str, Series], name: str) -> None:
     shown = ON_PAGE[name]
     assert (shown.type, shown.labels) == (real[name].type, real[name].labels)
@@ -109,9 +99,7 @@ def test_rules_and_dashboards_ask_for_series_of_the_page(folder: str) -> None:
     prefixes = {name.partition("_")[0] for name in ON_PAGE}
     asked = set(re.findall(rf"\b(?:{'|'.join(prefixes)})_\w+", " ".join(texts)))
     assert len(asked) >= 10
-    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= set(ON_PAGE) - set(
-        NOT_BUILT
-    )
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= set(ON_PAGE)
 
 
 @pytest.mark.parametrize("exposition", PROGRAMS)

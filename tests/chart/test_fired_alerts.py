@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from demo.fired_alerts import ALERTS, fire, shortened
+from demo.fired_alerts import ALERTS, fire
 from tests.support.alert_courses import COURSES
 
 RULES = {
@@ -16,16 +16,6 @@ RULES = {
     for group in yaml.safe_load(file.read_text())["groups"]
     for rule in group["rules"]
 }
-
-
-def test_a_rule_is_shortened_wherever_it_speaks_of_time() -> None:
-    failing = shortened(RULES["TrainingJobCheckpointFailing"])
-    assert failing["for"] == "600ms"
-    assert "offset 18000ms" in shortened(RULES["TrainingJobLossSpike"])["expr"]
-    assert failing["expr"].count("[18000ms]") == 2
-    assert failing["expr"].rstrip().endswith("< 18")
-    assert "> 6\n" in shortened(RULES["TrainingJobRankSilent"])["expr"]
-    assert shortened(RULES["TrainingJobInternalError"]).get("for") is None
 
 
 @pytest.mark.long

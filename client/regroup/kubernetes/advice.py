@@ -17,6 +17,13 @@ HEALS: dict[Heals, str] = {
 }
 
 
+NO_PROGRESS = "NoProgress"
+"""The reason of a job that trains and makes no step."""
+
+
+_SUSPENDED = " changes only while the job is suspended: kubectl trainingjob suspend NAME"
+
+
 class Advice(NamedTuple):
     """What follows from a reason."""
 
@@ -30,7 +37,11 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.InvalidSpec: Advice("no", "correct the field that the message names"),
     Reason.NotSupported: Advice("no", "remove the field that the message names"),
     Reason.ClaimMissing: Advice(
-        "no", "create the PersistentVolumeClaim that the message names (kubectl get pvc)"
+        "no",
+        "create the PersistentVolumeClaim that the message names. One that is being deleted goes "
+        "with the last pod that uses it, and its volume with it unless the volume's "
+        "persistentVolumeReclaimPolicy is Retain: set that first, then kubectl trainingjob "
+        "suspend NAME, create the claim again, and resume",
     ),
     Reason.ClaimNotShared: Advice("no", "name a claim with access mode ReadWriteMany"),
     Reason.ObjectConflict: Advice(
@@ -41,16 +52,20 @@ _BY_REASON: dict[Reason, Advice] = {
         "no", "read the API server's answer in the message; often it is an admission webhook"
     ),
     Reason.QuotaExceeded: Advice(
-        "no", "raise the quota, delete what uses it, or ask for less (spec.resources)"
+        "no", f"raise the quota, delete what uses it, or ask for less: spec.resources{_SUSPENDED}"
     ),
     Reason.InternalError: Advice(
         "maybe", "read the operator's log, and report the error; pods that run go on"
     ),
     Reason.ImageError: Advice(
-        "no", "correct the image's name, its pull secret, or the node's way to the registry"
+        "no",
+        "correct the image's pull secret, the node's way to the registry, or its name: "
+        f"spec.image{_SUSPENDED}",
     ),
     Reason.CreateContainerConfigError: Advice(
-        "no", "make the Secret or ConfigMap that is missing, or correct its name in spec.template"
+        "no",
+        "make the Secret or ConfigMap that is missing, or correct its name: "
+        f"spec.template{_SUSPENDED}",
     ),
     Reason.CoordinatorCrashing: Advice(
         "no", "read the coordinator's log: kubectl logs POD --previous"
@@ -64,7 +79,7 @@ _BY_REASON: dict[Reason, Advice] = {
     ),
     Reason.Suspended: Advice("no", "to train on: kubectl trainingjob resume NAME"),
     Reason.Unschedulable: Advice(
-        "no", "free or add nodes, or ask for less (spec.resources, spec.template)"
+        "no", f"free or add nodes, or ask for less: spec.resources{_SUSPENDED}"
     ),
     Reason.VolumeUnavailable: Advice(
         "no", "free space, or repair the volume; delete no pod: states wait in memory"
@@ -100,11 +115,33 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.RanksLeaving: Advice("yes", "nothing: agents kill the ranks that are late"),
     Reason.GatheringWorkers: Advice("yes", "nothing: the job trains in a few seconds"),
 }
+_WHILE_TRAINING: dict[str, Advice] = {
+    "WorkersMissing": Advice(
+        "maybe",
+        "look at the pods that do not run: kubectl get pods -l regroup.dev/job=NAME; each takes "
+        "part as soon as it does",
+    ),
+    "Stragglers": Advice(
+        "no",
+        "check that rank's GPU and node; to move the rank, cordon the node and delete its pod: no "
+        "step is lost",
+    ),
+    "SaveFailed": Advice(
+        "maybe", "free the space, or correct the rights, that the message names; each save is new"
+    ),
+    NO_PROGRESS: Advice(
+        "maybe",
+        "kubectl trainingjob debug NAME shows what each rank does; after "
+        "spec.failureDetection.progressTimeoutSeconds all ranks start anew by themselves",
+    ),
+}
+"""What is wrong with a job that trains."""
 _ELSE = Advice("maybe", "read the message, and the events of the job and its pods")
 
 
 def advice(reason: str, job: str) -> Advice:
     """What follows from a reason; a general advice for one of another release."""
     known = Reason.__members__.get(reason)
-    heals, what_to_do = _BY_REASON[known] if known is not None else _ELSE
+    found = _BY_REASON[known] if known is not None else _WHILE_TRAINING.get(reason, _ELSE)
+    heals, what_to_do = found
     return Advice(heals, what_to_do.replace("NAME", job))

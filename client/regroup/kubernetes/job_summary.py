@@ -8,6 +8,7 @@ from datetime import datetime
 from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.quantities import age, ago, clock, count, duration, percent, size
 from regroup.kubernetes.text_tables import facts, table
+from regroup_operator.api.status import Condition
 from regroup_trainer.protocol.message import printable
 
 FAILED, SUSPENDED, NOT_TRAINING, UNKNOWN = 3, 4, 5, 6
@@ -189,7 +190,12 @@ def condition_table(job: JobRecord, now: datetime) -> list[str]:
 
 def condition_sentences(job: JobRecord) -> list[str]:
     """What the conditions say that show a fault."""
-    return [f"{c.type}={c.status}, {c.reason}: {c.message}" for c in notable(job.status.conditions)]
+    return [condition_sentence(one) for one in notable(job.status.conditions)]
+
+
+def condition_sentence(condition: Condition) -> str:
+    """A condition in a line."""
+    return f"{condition.type}={condition.status}, {condition.reason}: {condition.message}"
 
 
 def _phase_time(job: JobRecord) -> datetime | None:

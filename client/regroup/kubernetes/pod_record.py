@@ -155,10 +155,11 @@ def read_node(document: Object) -> NodeRecord:
 
 
 def _node_problem(condition: Object) -> str:
-    """A node shall be Ready, and have no pressure."""
+    """A node shall be Ready, and have no pressure. Of one whose kubelet is away nothing else is
+    known.
+    """
     kind, status = str(condition.get("type")), condition.get("status")
-    good = "True" if kind == "Ready" else "False"
-    if status == good:
+    if status == "True" if kind == "Ready" else status != "True":
         return ""
     what = "it is not Ready" if kind == "Ready" else f"it has {kind}"
     said = str(condition.get("message") or "")

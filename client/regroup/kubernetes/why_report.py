@@ -6,15 +6,16 @@ events itself, and the report says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from regroup.kubernetes import job_summary
-from regroup.kubernetes.advice import HEALS, advice
+from regroup.kubernetes.advice import HEALS, NO_PROGRESS, advice
 from regroup.kubernetes.event_record import EventRecord
-from regroup.kubernetes.job_record import JobRecord, time_of
+from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.own_judgement import own_judgement
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import age, ago
@@ -25,7 +26,14 @@ EVENTS_SHOWN = 6
 PODS_SHOWN = 8
 RECENT_SECONDS = 3600.0
 """Older events and recoveries are no evidence."""
+_NUMBERS = re.compile(r"(?<![\w-])\d+(?![\w-])|(?<=-c)\d+\b|(?<=\d)-\d+\b")
+"""Steps, bytes and times, and incarnations of pods; not the numbers of workers and nodes. Events
+that differ in nothing else are of one kind.
+"""
 HAS_ENDED = "no, it has ended"
+IT_TRAINS = "it trains"
+STALL_SECONDS = 60.0
+"""A status may be 30 s older than the newest step of a job that trains."""
 PATIENCE_SECONDS = 60.0
 """An operator that has not looked at a spec for so long is away."""
 
@@ -119,7 +127,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         reason, message = own_judgement(scene.pods, scene.events, now)
         heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
     else:
-        reason, message, heals, what_to_do = _by_the_operator(job)
+        reason, message, heals, what_to_do = _by_the_operator(job, now)
     return WhyReport(
         namespace=job.namespace,
         name=job.name,
@@ -129,7 +137,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         judged_by=judge,
         heals=heals,
         what_to_do=what_to_do,
-        evidence=tuple(_evidence(scene, now)),
+        evidence=tuple(_evidence(scene, message, now)),
         not_seen=tuple(scene.gaps),
     )
 
@@ -140,7 +148,7 @@ _OPERATOR_AWAY = (
 )
 
 
-def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
+def _by_the_operator(job: JobRecord, now: datetime) -> tuple[str, str, str, str]:
     """Reason, message, whether it heals, what to do."""
     ready = job.status.condition("Ready")
     for end in ("Failed", "Complete"):
@@ -152,10 +160,29 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
         message = "no operator has looked at this job yet"
         return "NotObserved", message, HEALS["maybe"], "look again in a minute"
     if ready.status == "True":
-        return ready.reason, job_summary.message(job), "it trains", "nothing"
-    found = advice(ready.reason, job.name)
-    said = ready.message or job.status.message
-    return ready.reason, said, HEALS[found.heals], found.what_to_do
+        fault = _fault(job, now)
+        if fault is None:
+            return ready.reason, job_summary.message(job), IT_TRAINS, "nothing"
+        reason, message = fault
+    else:
+        reason, message = ready.reason, ready.message or job.status.message
+    found = advice(reason, job.name)
+    return reason, message, HEALS[found.heals], found.what_to_do
+
+
+def _fault(job: JobRecord, now: datetime) -> tuple[str, str] | None:
+    """What is wrong with a job that trains: reason and message."""
+    progress = job.status.progress
+    made = time_of(progress.updated_time)
+    if made is not None and (now - made).total_seconds() > STALL_SECONDS:
+        stands = f"no step for {age(made, now)}, after step {progress.step}"
+        return NO_PROGRESS, f"{stands}: a rank hangs, or a save, an evaluation or data take so long"
+    for kind, value in (("Degraded", "True"), ("Checkpointed", "False")):
+        condition = job.status.condition(kind)
+        if condition is None or condition.status != value or condition.reason == "NoCheckpoint":
+            continue
+        return condition.reason, condition.message
+    return None
 
 
 _AFTER_FAILURE = (
@@ -167,7 +194,7 @@ _AFTER_FAILURE = (
 # --- evidence -------------------------------------------------------------------------------------
 
 
-def _evidence(scene: Scene, now: datetime) -> Iterator[str]:
+def _evidence(scene: Scene, message: str, now: datetime) -> Iterator[str]:
     """Each with its source in front, the nearest to the job first."""
     job = scene.job
     yield f"status: {job_summary.figures(job)}; written {ago(job.status_time, now)}"
@@ -175,7 +202,7 @@ def _evidence(scene: Scene, now: datetime) -> Iterator[str]:
         yield f"operator: {scene.operator.evidence}"
     if job.unreadable:
         yield f"status: cannot be read: {', '.join(job.unreadable)} (another release wrote it)"
-    yield from _conditions(job)
+    yield from _conditions(job, message)
     yield from _last_recovery(job, now)
     yield from _pods(scene.pods, now)
     for node in scene.nodes:
@@ -185,12 +212,13 @@ def _evidence(scene: Scene, now: datetime) -> Iterator[str]:
     yield from _events(scene.events, now)
 
 
-def _conditions(job: JobRecord) -> Iterator[str]:
-    """What they add to the reason, which is that of condition Ready."""
+def _conditions(job: JobRecord, message: str) -> Iterator[str]:
+    """What they add to the message, or to the condition Ready, which it may be of."""
     ready = job.status.condition("Ready")
-    for text in job_summary.condition_sentences(job):
-        if not text.startswith("Ready=") and (ready is None or ready.message not in text):
-            yield f"condition {text}"
+    said = f"{message}\n{ready.message if ready is not None else ''}"
+    for condition in notable(job.status.conditions):
+        if condition.type != "Ready" and condition.message not in said:
+            yield f"condition {job_summary.condition_sentence(condition)}"
 
 
 def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:
@@ -234,16 +262,17 @@ def _ended(pod: PodRecord, now: datetime) -> str:
 
 def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
     """Recent warnings, one of each kind, the newest first."""
-    shown: set[tuple[str, str]] = set()
+    kinds: dict[tuple[str, str, str], list[EventRecord]] = {}
     for event in events:
         recent = event.time and (now - event.time).total_seconds() < RECENT_SECONDS
-        key = (event.reason, event.message)
-        if event.type != "Warning" or not recent or key in shown or len(shown) >= EVENTS_SHOWN:
-            continue
-        shown.add(key)
+        if event.type == "Warning" and recent:
+            kind = (event.reason, event.name, _NUMBERS.sub("", event.message))
+            kinds.setdefault(kind, []).append(event)
+    for event, *older in list(kinds.values())[:EVENTS_SHOWN]:
         times = f", {event.count} times" if event.count > 1 else ""
         about = f" about {event.kind.lower()} {event.name}" if event.kind != "TrainingJob" else ""
-        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}"
+        more = f" (and {len(older)} more like this)" if older else ""
+        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}{more}"
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -259,7 +288,7 @@ def why_lines(report: WhyReport, width: int) -> list[str]:
     lines += ["", "Evidence:", *(bullets(report.evidence, width) or ["  none"])]
     if report.not_seen:
         lines += ["", "Not seen:", *bullets(report.not_seen, width)]
-    if not report.trains:
+    if report.heals != IT_TRAINS:
         lines += ["", *paragraph(f"Heals: {report.heals}", width)]
         lines += paragraph(f"Do: {report.what_to_do}", width)
     return lines
@@ -270,4 +299,8 @@ def _head(report: WhyReport) -> str:
         return f"{report.name}, without an operator"
     if report.heals == HAS_ENDED:
         return f"{report.name} has ended"
-    return f"{report.name} {'trains' if report.trains else 'does not train'}"
+    if report.trains:
+        return (
+            f"{report.name} trains" if report.heals == IT_TRAINS else f"{report.name} trains, but"
+        )
+    return f"{report.name} does not train"

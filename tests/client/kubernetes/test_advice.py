@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from regroup.kubernetes.advice import advice
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.kube_api import ROOT
@@ -32,8 +34,20 @@ def test_the_name_of_the_job_stands_in_commands() -> None:
     assert advice("Suspended", "gpt").what_to_do.endswith("kubectl trainingjob resume gpt")
 
 
+def test_a_claim_that_is_being_deleted_is_not_let_go_with_its_volume() -> None:
+    todo = advice("ClaimMissing", "gpt").what_to_do
+    assert todo.index("Retain") < todo.index("kubectl trainingjob suspend gpt")
+
+
 def test_every_verb_that_an_advice_names_exists() -> None:
     from regroup.cli.kubectl_trainingjob import trainingjob
 
     advised = " ".join(advice(reason.name, "gpt").what_to_do for reason in WaitingReason)
     assert set(re.findall(r"kubectl trainingjob (\w+)", advised)) <= set(trainingjob.commands)
+
+
+@pytest.mark.parametrize("reason", ["ImageError", "Unschedulable", "QuotaExceeded"])
+def test_a_field_that_is_fixed_while_a_job_is_not_suspended_is_named_as_such(reason: str) -> None:
+    todo = advice(reason, "gpt").what_to_do
+    assert todo.endswith("changes only while the job is suspended: kubectl trainingjob suspend gpt")
+    assert "spec." in todo

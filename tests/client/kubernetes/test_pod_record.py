@@ -27,6 +27,7 @@ def test_a_node_that_takes_no_pods() -> None:
         {"type": "Ready", "status": "Unknown", "message": "no heartbeat"},
         {"type": "DiskPressure", "status": "True"},
         {"type": "MemoryPressure", "status": "False"},
+        {"type": "PIDPressure", "status": "Unknown", "message": "Kubelet stopped posting"},
     ]
     node = read_node(
         {

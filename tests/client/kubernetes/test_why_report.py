@@ -98,11 +98,74 @@ def test_a_job_that_trains() -> None:
     assert not any(line.startswith("Do:") for line in lines)
 
 
-def test_a_job_that_trains_with_a_fault_shows_the_fault() -> None:
-    degraded = condition("Degraded", "True", "VolumeUnavailable", "/data: no space left")
+@pytest.mark.parametrize(
+    ("kind", "value", "reason", "heals", "todo"),
+    [
+        ("Degraded", "True", "VolumeUnavailable", "no, somebody has to act", "free space"),
+        ("Degraded", "True", "WorkersMissing", "often within a minute", "kubectl get pods -l"),
+        ("Degraded", "True", "Stragglers", "no, somebody has to act", "cordon the node"),
+        ("Checkpointed", "False", "SaveFailed", "often within a minute", "free the space"),
+    ],
+)
+def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
+    kind: str, value: str, reason: str, heals: str, todo: str
+) -> None:
+    fault = condition(kind, value, reason, "/data: no space left")
     ready = condition("Ready", "True", "Training", "workers training: 3")
-    report = explain(Scene(job_record(running_status(conditions=[ready, degraded])), PRESENT), NOW)
-    assert "condition Degraded=True, VolumeUnavailable: /data: no space left" in report.evidence
+    report = explain(Scene(job_record(running_status(conditions=[ready, fault])), PRESENT), NOW)
+    lines = why_lines(report, 120)
+    assert lines[0] == f"gpt trains, but: {reason}: /data: no space left"
+    assert report.trains
+    assert sum("/data" in line for line in lines) == 1
+    assert next(line for line in lines if line.startswith("Heals: ")).startswith(f"Heals: {heals}")
+    assert todo in " ".join(line for line in lines if line.startswith("Do: "))
+
+
+def test_what_the_sentence_says_is_no_evidence_again() -> None:
+    missing = f"2 of 3 workers take part; pod gpt-w2-3 cannot be scheduled: {NO_GPUS}"
+    conditions = [
+        condition("Ready", "True", "Training", "workers training: 2"),
+        condition("Degraded", "True", "WorkersMissing", missing),
+        condition(
+            "Scheduled", "False", "Unschedulable", f"pod gpt-w2-3 cannot be scheduled: {NO_GPUS}"
+        ),
+    ]
+    job = job_record(running_status(conditions=conditions))
+    report = explain(Scene(job, PRESENT), NOW)
+    assert not [text for text in report.evidence if text.startswith("condition")]
+
+
+def test_events_that_differ_in_numbers_are_shown_once_the_newest() -> None:
+    failed = [
+        event_object("CheckpointFailed", f"checkpoint of step {step} failed", ago=ago)
+        for step, ago in ((150, 5), (100, 30), (50, 60))
+    ]
+    refused = [
+        event_object("QuotaExceeded", f"pods {pod} is forbidden", ago=90)
+        for pod in ("gpt-c4", "gpt-c3", "gpt-w0-2", "gpt-w0-1", "gpt-w1-1")
+    ]
+    report = explain(Scene(TRAINING, PRESENT, events=read_events([*failed, *refused])), NOW)
+    shown = [text for text in report.evidence if text.startswith("event")]
+    assert len(shown) == 4
+    assert shown[:1] == [
+        "event CheckpointFailed, 5s ago: checkpoint of step 150 failed (and 2 more like this)"
+    ]
+
+
+def test_no_checkpoint_yet_is_no_fault() -> None:
+    young = condition("Checkpointed", "False", "NoCheckpoint", "no checkpoint yet")
+    ready = condition("Ready", "True", "Training", "workers training: 3")
+    report = explain(Scene(job_record(running_status(conditions=[ready, young])), PRESENT), NOW)
+    assert (report.reason, report.what_to_do) == ("Training", "nothing")
+
+
+def test_a_job_without_a_step_for_long_says_so_before_its_ranks_are_ended() -> None:
+    progress = {**running_status()["progress"], "updatedTime": at(75)}
+    stalled = job_record(running_status(progress=progress))
+    lines = why_lines(explain(Scene(stalled, PRESENT), NOW), 80)
+    assert lines[0].startswith("gpt trains, but: NoProgress: no step for 75s, after step 120")
+    assert "kubectl trainingjob debug gpt" in " ".join(lines)
+    assert explain(Scene(TRAINING, PRESENT), NOW).reason == "Training"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regroup.planning.transformer import of_model
 from regroup_trainer import models
 from regroup_trainer.models.loss import loss_sum
 from regroup_trainer.protocol.config import PRESETS, VOCABULARIES, ModelConfig
@@ -128,3 +129,14 @@ def test_a_loss_in_chunks_has_the_value_and_gradients_of_the_whole(name: str) ->
     torch.testing.assert_close(same, loss, rtol=1e-6, atol=0)
     for parameter, expected in zip(chunked.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_operations_of_a_token_are_those_that_a_plan_counts(name: str) -> None:
+    config = ModelConfig(name=name, preset="tiny")  # type: ignore[arg-type]
+    planned = of_model(config, 256).flops_per_token(64)
+    assert models.build(config, 256).flops_per_token(64) == pytest.approx(planned, rel=1e-3)
+
+
+def test_nobody_counts_the_operations_of_an_image() -> None:
+    assert models.build(ModelConfig(name="resnet"), 10).flops_per_token(1) == 0

@@ -55,6 +55,7 @@ _GAUGES = {
     "gradient_norm": "Global gradient norm before clipping",
     "learning_rate": "Learning rate of the last step",
     "tokens_per_second": "Tokens trained on per second, lately",
+    "mfu_ratio": ("Floating-point operations of the model per second over the peak of the GPUs"),
     "checkpoint_last_step": "Step of the newest checkpoint",
     "checkpoint_last_success_timestamp_seconds": (
         "When the newest checkpoint was published, since the epoch"
@@ -312,6 +313,8 @@ class _JobSeries:
         self.set("gradient_norm", _or_nan(report.gradient_norm))
         self.set("learning_rate", report.learning_rate)
         self.set("tokens_per_second", report.tokens_per_second)
+        if report.mfu:
+            self.set("mfu_ratio", report.mfu)
         self._skipped.labels(*self._labels).inc(max(0, report.skipped - self._skipped_seen))
         self._skipped_seen = max(report.skipped, self._skipped_seen)
         self._tokens.labels(*self._labels).inc(max(0, report.tokens - self._tokens_seen))

@@ -85,6 +85,14 @@ class Decoder(Model):
         cosine, sine = rotary_angles(end, self.size, device)
         return cosine[-length:], sine[-length:]
 
+    def flops_per_token(self, sequence_length: int) -> float:
+        """6 N + 12 L C T (PaLM, 2022, appendix B): N without the input embedding, and attention to
+        all positions of the sequence.
+        """
+        blocks = sum(parameter.numel() for parameter in self.blocks.parameters())
+        multiplied = blocks + self.classes * self.size.width
+        return 6.0 * multiplied + 12.0 * self.size.layers * self.size.width * sequence_length
+
     @property
     def tied(self) -> bool:
         """Whether the embedding is the output layer as well."""

@@ -18,6 +18,13 @@ class Model(nn.Module, ABC):
     blocks: nn.ModuleList
     """The units of sharding, activation checkpointing, compilation and pipelining."""
 
+    def flops_per_token(self, sequence_length: int) -> float:
+        """Operations of forward and backward for one token of a sequence; 0 where nobody has
+        counted them.
+        """
+        del sequence_length
+        return 0.0
+
     @abstractmethod
     def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """The initial value of a whole (unsharded) parameter, on the CPU."""

@@ -126,6 +126,10 @@ class Progress(Report):
     skipped: int = 0
     """Steps of this generation without an update, since loss or gradients were not finite."""
     tokens_per_second: float = 0.0
+    mfu: float = 0.0
+    """Share of the peak of all GPUs that the model's operations reach; 0: not known. For the agent
+    alone.
+    """
     total_steps: Step = 0
     """Steps in all, as a script reports them; 0: it does not."""
     steps_per_second: float = 0.0
@@ -141,7 +145,7 @@ class Progress(Report):
 
     def for_coordinator(self) -> Progress:
         """What an agent passes on."""
-        return self.model_copy(update={"collective_seconds": {}, "memory_bytes": {}})
+        return self.model_copy(update={"collective_seconds": {}, "memory_bytes": {}, "mfu": 0.0})
 
 
 class ScriptStep(Report):

@@ -45,6 +45,12 @@ class BuiltInProgram:
         """Predictions that a sample asks for."""
         return self.data.targets_per_sample
 
+    @cached_property
+    def flops_per_token(self) -> float:
+        """Those of the whole model, however it is cut over ranks."""
+        model = models.build(self.config.model, self.data.classes)
+        return model.flops_per_token(self.config.training.sequence_length)
+
     @property
     def retains_state(self) -> bool:
         """Whether other ranks hold the same state, or the rest of it."""

@@ -99,6 +99,7 @@ class CustomProgram:
     can_rewind = False
     """The user's code has run on: only a new process can begin at an older step."""
     targets_per_sample = 1
+    flops_per_token = 0.0
 
     @property
     def total_steps(self) -> int:

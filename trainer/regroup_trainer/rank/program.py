@@ -38,6 +38,10 @@ class Program(Protocol):
         """Predictions that a sample asks for; each counts as a token."""
 
     @property
+    def flops_per_token(self) -> float:
+        """Operations of forward and backward for one token; 0 where nobody knows them."""
+
+    @property
     def total_steps(self) -> int | None:
         """Steps in all, where the configuration does not say."""
 

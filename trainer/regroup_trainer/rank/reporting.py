@@ -6,6 +6,7 @@ same: the channel writes it to a page of memory that outlives the rank.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import (
@@ -22,6 +24,8 @@ from regroup_trainer.protocol.rank_messages import (
     RankReport,
     VolumeProblem,
 )
+from regroup_trainer.rank.program import Program
+from regroup_trainer.step.model_flops import peak_flops, utilization
 from regroup_trainer.step.updater import StepResult
 
 _RATE_STEPS = 10
@@ -59,12 +63,15 @@ class Reporter:
         rank: int,
         samples_per_epoch: int,
         measured: Callable[[], Measured],
+        utilization: Callable[[float], float | None],
     ) -> None:
+        """`utilization`: that of the GPUs, at a rate of tokens per second."""
         self._channel = channel
         self._generation = generation
         self._rank = rank
         self._samples_per_epoch = samples_per_epoch
         self._measured = measured
+        self._utilization = utilization
         self._unreported: _Step | None = None
         self._computed: list[float] = []
         """Compute times of the steps since the last report, where they were measured."""
@@ -96,6 +103,7 @@ class Reporter:
     def _progress(self, step: _Step) -> Progress:
         """The report; loss and rates come from rank 0 alone."""
         is_rank0, measured = self._rank == 0, self._measured()
+        token_rate = self._tokens_per_second() if is_rank0 else 0.0
         return Progress(
             generation=self._generation,
             rank=self._rank,
@@ -112,12 +120,29 @@ class Reporter:
             loss=step.result.commit.loss if is_rank0 else None,
             gradient_norm=step.result.commit.gradient_norm if is_rank0 else None,
             learning_rate=step.rate if is_rank0 else 0.0,
-            tokens_per_second=self._tokens_per_second() if is_rank0 else 0.0,
+            tokens_per_second=token_rate,
+            mfu=self._utilization(token_rate) or 0.0 if is_rank0 else 0.0,
         )
 
     def _tokens_per_second(self) -> float:
         (start, tokens_then), (end, tokens_now) = self._recent[0], self._recent[-1]
         return (tokens_now - tokens_then) / (end - start) if end > start else 0.0
+
+
+def utilization_of(program: Program, group: GenerationGroup) -> Callable[[float], float | None]:
+    """The model FLOPs utilization of all GPUs at a rate of tokens per second; None where the peak
+    or the operations are not known.
+    """
+    is_gpu = group.device.type == "cuda"
+    name = torch.cuda.get_device_name(group.device) if is_gpu else ""
+    peak = peak_flops(name, program.config.training.precision, os.environ)
+
+    def of_rate(tokens_per_second: float) -> float | None:
+        if peak is None:
+            return None  # the operations are counted only where they are needed
+        return utilization(tokens_per_second, program.flops_per_token, group.size, peak)
+
+    return of_rate
 
 
 def _gpu_memory() -> dict[MemoryKind, int]:

@@ -31,7 +31,7 @@ from regroup_trainer.protocol.rank_messages import (
 )
 from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, park
 from regroup_trainer.rank.program import Program
-from regroup_trainer.rank.reporting import Measured, Reporter
+from regroup_trainer.rank.reporting import Measured, Reporter, utilization_of
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
 from regroup_trainer.recovery.volume_access import where_data_lies
@@ -95,7 +95,12 @@ class RunningGeneration:
         self.clock = PhaseClock()
         samples = identity.data.samples
         self.reporter = Reporter(
-            joined.channel, self.number, self.group.rank, samples, self._measured
+            joined.channel,
+            self.number,
+            self.group.rank,
+            samples,
+            self._measured,
+            utilization_of(program, self.group),
         )
         self._joined = joined
         self._channel = joined.channel

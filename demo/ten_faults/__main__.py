@@ -1,0 +1,99 @@
+"""Breaks a job in ten ways on a devcluster: python -m demo.ten_faults [FAULT ...]
+
+Writes docs/tasks/ten-faults.md. Ends with 1 where a user was not shown what the table of
+`demo.ten_faults.expectations` says. With names of faults, only these are tried, and the page has
+what was observed of the others before. Needs root.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from demo.errors import DemoError
+from demo.installation import ROOT
+from demo.screen import Screen
+from demo.stages.devcluster import DevclusterStage
+from demo.ten_faults import record, strikes
+from demo.ten_faults.course import Course, wait_whole
+from demo.ten_faults.expectations import BY_NAME, FAULTS, Fault
+from demo.ten_faults.observation import Observed, problems
+from demo.ten_faults.report_page import page
+from demo.ten_faults.scene import NAMESPACE, Scene, install, monitored
+from devcluster.errors import DevclusterError
+
+CLUSTER = "faults"
+OUTPUT = ROOT / "build/ten-faults"
+OBSERVED = "observed.json"
+PAGE = ROOT / "docs/tasks/ten-faults.md"
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(BY_NAME)), metavar="[FAULT]...")
+@click.option("--keep", is_flag=True, help="Leave the cluster as it is, for another run.")
+@click.option("--installed", is_flag=True, help="Use such a cluster, and install nothing.")
+def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
+    """Break a job and judge what a user is shown of it."""
+    screen = Screen()
+    chosen = [fault for fault in FAULTS if not names or fault.slug in names]
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    try:
+        stage = DevclusterStage.up(screen, CLUSTER)
+        try:
+            if not installed:
+                install(stage, screen, OUTPUT)
+            found = record.read(OUTPUT / OBSERVED) | observe(stage, chosen, screen)
+        finally:
+            if not keep:
+                stage.cluster.down()
+    except (DemoError, DevclusterError) as error:
+        sys.exit(f"The faults could not be tried: {error}")
+    if len(found) == len(FAULTS):
+        PAGE.write_text(page(found))
+        screen.report(f"The page is {PAGE.relative_to(ROOT)}")
+    sys.exit(1 if any(problems(one.expected, found[one.slug]) for one in chosen) else 0)
+
+
+def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> dict[str, Observed]:
+    """What is seen of these faults, one after another. Raises DemoError."""
+    folder = OUTPUT / "monitoring"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    found: dict[str, Observed] = {}
+    with monitored(stage, folder) as (server, manager):
+        scene = Scene(stage, server, manager, screen)
+        stage.kubectl.apply(strikes.sample(), namespace=NAMESPACE)
+        for fault in chosen:
+            with screen.step(f"Waiting until {strikes.SAMPLE} trains and no alert is about it"):
+                wait_whole(scene, strikes.SAMPLE)
+            screen.title(f"{fault.name}: {fault.done}")
+            found[fault.slug] = Course(scene, fault).run()
+            report(fault, found[fault.slug], screen)
+            keep_observed(OUTPUT / OBSERVED, found)
+            if fault.job != strikes.SAMPLE:
+                scene.must(f"kubectl delete trainingjob {fault.job}")
+    return found
+
+
+def keep_observed(file: Path, found: dict[str, Observed]) -> None:
+    """Add what was observed to what the file has."""
+    record.write(file, record.read(file) | found)
+
+
+def report(fault: Fault, seen: Observed, screen: Screen) -> None:
+    """Print what was observed."""
+    screen.report(f"alerts {dict(seen.alerts)}, shown after {seen.shown_after}", "dim")
+    for look in (seen.height, seen.after):
+        screen.report(f"{look.seconds:.1f} s: exit code {look.exit_code}\n{look.line}\n{look.why}")
+    wrong = problems(fault.expected, seen)
+    for problem in wrong:
+        screen.report(f"{fault.name}: {problem}", "bold red")
+    if not wrong:
+        screen.report(f"{fault.name}: as it should be", "green")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The page docs/tasks/ten-faults.md, from what was observed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from demo.ten_faults.expectations import FAULTS, Fault
+from demo.ten_faults.observation import Look, Observed, problems
+from demo.ten_faults.scene import FACTOR
+
+HEAD = f"""\
+# Ten faults, and what you see
+
+This page is written by `make faults`, which needs root. The command installs the chart on a new
+cluster of three nodes, with its [monitors, rules and dashboards](monitoring.md), runs the sample
+`gpt-demo` and breaks it in ten ways, one after another. A real Prometheus evaluates the installed
+rules once a second and sends what fires to a real Alertmanager. All that the rules say of time is
+divided by {FACTOR}: an hour is a minute.
+
+For each fault the command knows which alert should fire and which words `kubectl trainingjob why`
+should say, and fails where they differ. Times are from the fault on, but for "trains again" where
+somebody has to act: from then on. Two cores run all three nodes; your cluster is faster.
+"""
+COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself", "trains again")
+
+
+def page(found: Mapping[str, Observed]) -> str:
+    """The whole page. Raises KeyError when a fault was not observed."""
+    rows = [_row(fault, found[fault.slug]) for fault in FAULTS]
+    table = "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *map(_cells, rows)])
+    sections = [_section(fault, found[fault.slug]) for fault in FAULTS]
+    return "\n".join([HEAD, table, "", "\n".join(sections)])
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _row(fault: Fault, seen: Observed) -> tuple[str, ...]:
+    alert = fault.expected.alert
+    return (
+        fault.name,
+        alert.removeprefix("TrainingJob") if alert else "none",
+        _seconds(seen.alerts.get(alert)) if alert else "-",
+        _seconds(seen.shown_after),
+        "yes" if seen.healed else "no",
+        "no, it has failed" if fault.expected.ends else _seconds(seen.recovered_after),
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.0f} s"
+
+
+def _section(fault: Fault, seen: Observed) -> str:
+    parts = [
+        f"## {fault.name[0].upper()}{fault.name[1:]}",
+        _wrapped(fault.done),
+        _wrapped(f"**Alert**: {_alert(fault, seen)}"),
+        _transcript(fault, seen.height),
+        _wrapped(f"**Then**: {fault.acted} {_end(fault, seen)}"),
+        _transcript(fault, seen.after),
+    ]
+    if wrong := problems(fault.expected, seen):
+        parts.append(_wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
+    return "\n\n".join(parts) + "\n"
+
+
+def _alert(fault: Fault, seen: Observed) -> str:
+    name = fault.expected.alert
+    if name is None:
+        return f"none. {fault.expected.because}"
+    page = f"[{name}](../runbooks/{name}.md)"
+    others = ", ".join(f"{one} ({_seconds(at)})" for one, at in seen.alerts.items() if one != name)
+    also = f" Also fired: {others}." if others else ""
+    return f"{page}, after {_seconds(seen.alerts.get(name))}. {fault.expected.because}{also}"
+
+
+def _end(fault: Fault, seen: Observed) -> str:
+    if fault.expected.ends:
+        return ""
+    since = "the fault" if seen.healed else "that"
+    return f"The job trains again {_seconds(seen.recovered_after)} after {since}."
+
+
+def _transcript(fault: Fault, look: Look) -> str:
+    lines = [
+        "```text",
+        f"$ kubectl get trainingjob {fault.job}",
+        *(line.rstrip() for line in look.line.splitlines()),
+        f'$ kubectl trainingjob why {fault.job}; echo "exit code $?"',
+        *(line.rstrip() for line in look.why.splitlines()),
+        f"exit code {look.exit_code}",
+        "```",
+    ]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(_lines(text.split()))
+
+
+def _lines(words: list[str]) -> Iterator[str]:
+    line = ""
+    for word in words:
+        if line and len(line) + 1 + len(word) > 100:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line

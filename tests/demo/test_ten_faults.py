@@ -1,0 +1,108 @@
+"""The ten faults: what is judged of them, and the page about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import yaml
+
+from demo.fired_alerts import ALERTS
+from demo.ten_faults import record, strikes
+from demo.ten_faults.expectations import FAULTS
+from demo.ten_faults.observation import Expected, Look, Observed, problems
+from demo.ten_faults.report_page import page
+from demo.ten_faults.scene import values
+
+EXPECTED = Expected(
+    "TrainingJobStalled",
+    "It stands still.",
+    words=("node {node}", "No space left"),
+    afterwards=("trains",),
+    heals=False,
+    also=frozenset({"TrainingJobGoodputLow"}),
+)
+HEIGHT = Look(12.0, "gpt waits: node n2: No space\n  left on device", 0, "gpt   Pending")
+SEEN = Observed(
+    height=HEIGHT,
+    after=Look(60.0, "gpt trains", 0, "gpt   Running"),
+    shown_after=3.0,
+    alerts={"TrainingJobStalled": 11.0},
+    recovered_after=8.0,
+    names={"node": "n2", "rank": "1"},
+)
+
+
+def judged(**changes: object) -> list[str]:
+    """The problems of an observation with changes."""
+    return problems(EXPECTED, dataclasses.replace(SEEN, **changes))  # type: ignore[arg-type]
+
+
+def test_words_are_found_over_the_ends_of_lines() -> None:
+    assert judged() == []
+
+
+def test_an_alert_that_is_missing_or_too_much_is_a_problem() -> None:
+    assert judged(alerts={}) == ["alert TrainingJobStalled did not fire"]
+    held = judged(alerts={}, pending=frozenset({"TrainingJobStalled"}))
+    assert held == ["alert TrainingJobStalled did not fire (it was pending)"]
+    more = {**SEEN.alerts, "TrainingJobGoodputLow": 30.0}
+    assert judged(alerts=more) == []
+    wrong = judged(alerts={**more, "TrainingJobStraggler": 30.0})
+    assert wrong == ["alert TrainingJobStraggler fired and should not"]
+
+
+def test_why_has_to_say_all_words_and_to_end_with_zero() -> None:
+    vague = dataclasses.replace(HEIGHT, why="gpt waits", exit_code=1)
+    assert judged(height=vague) == [
+        "`why` ended with 1 while it lasted",
+        "`why` did not say 'node n2' while it lasted",
+        "`why` did not say 'No space left' while it lasted",
+    ]
+
+
+def test_a_job_that_heals_or_does_not_against_the_table_is_a_problem() -> None:
+    assert judged(healed=True) == ["the job healed by itself"]
+    assert judged(recovered_after=None) == ["the job did not train again"]
+
+
+def test_there_are_ten_faults_and_each_alert_of_them_is_a_rule_of_the_chart() -> None:
+    rules = {
+        rule["alert"]
+        for group in yaml.safe_load((ALERTS / "regroup.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    }
+    named = {fault.expected.alert for fault in FAULTS} - {None}
+    assert len(FAULTS) == 10
+    assert named <= rules
+    assert frozenset().union(*(fault.expected.also for fault in FAULTS)) <= rules
+
+
+def test_the_values_of_the_page_about_monitoring_switch_all_on() -> None:
+    metrics = values()["metrics"]
+    assert all(metrics[kind]["enabled"] for kind in metrics)
+    assert set(metrics) == {"serviceMonitor", "podMonitor", "prometheusRule"}
+
+
+def test_a_job_of_its_own_is_the_sample_with_one_worker() -> None:
+    made = strikes.single("gpt-size", image="any")
+    assert made["metadata"]["name"] == "gpt-size"
+    assert (made["spec"]["replicas"], made["spec"]["image"]) == (1, "any")
+    assert "gpt-demo" not in yaml.safe_dump(made)
+
+
+def test_what_was_observed_is_kept_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "observed.json"
+    assert record.read(file) == {}
+    record.write(file, {"quota": SEEN})
+    assert record.read(file) == {"quota": SEEN}
+
+
+def test_the_page_shows_each_fault_with_its_transcripts_and_problems() -> None:
+    made = page({fault.slug: SEEN for fault in FAULTS})
+    for fault in FAULTS:
+        assert f"\n| {fault.name} |" in made
+        assert f"$ kubectl trainingjob why {fault.job}" in made
+    assert made.count("\n## ") == len(FAULTS)
+    assert "**Not as it should be**: alert TrainingJobStraggler did not fire" in made
+    assert max(map(len, made.splitlines())) <= 130, "rows of a table may be longer"
