@@ -18,7 +18,7 @@ from regroup_operator.decide.failures import IMAGE_REASONS, classify, describe
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
-from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -69,11 +69,11 @@ def missing_worker(view: JobView) -> str:
     empty when none is.
     """
     job, status = view.job, view.status
-    if not isinstance(job, Job) or status.ready_replicas >= job.spec.replicas:
+    if status.ready_replicas >= job.size.replicas:
         return ""
     live = {pod.index: pod for pod in view.observed.workers if pod.alive}
     at_work = _uids_at_work(view)
-    missing = (n for n in range(job.spec.replicas) if n not in live or live[n].uid not in at_work)
+    missing = (n for n in range(job.size.replicas) if n not in live or live[n].uid not in at_work)
     index = next(missing, None)
     if text := unschedulable_message(view.observed):
         return text

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from regroup_operator.api import names
+from regroup_operator.api.checkpoint_storage import CheckpointStorage
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
@@ -29,6 +30,16 @@ class Policies:
     termination_grace_seconds: int = 120
     active_deadline_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """How many workers a spec asks for: none while it cannot be read."""
+
+    replicas: int = 0
+    min_replicas: int = 0
+    max_replicas: int = 0
+    spares: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,16 @@ class JobObject:
         """What applies to the pods of the job."""
         return Policies()
 
+    @property
+    def size(self) -> JobSize:
+        """How many workers it asks for."""
+        return JobSize()
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """Where its checkpoints lie; None where nothing is shared, or the spec cannot be read."""
+        return None
+
 
 @dataclass(frozen=True)
 class InvalidJob(JobObject):
@@ -98,6 +119,17 @@ class Job(JobObject):
             active_deadline_seconds=spec.active_deadline_seconds,
             ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
         )
+
+    @property
+    def size(self) -> JobSize:
+        """As the spec has it."""
+        spec = self.spec
+        return JobSize(spec.replicas, spec.min_replicas, spec.max_replicas, spec.spares)
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """As the spec has it."""
+        return self.spec.checkpoint.storage
 
 
 AnyJob = Job | InvalidJob
