@@ -138,7 +138,7 @@ def run(
     spec = _spec_of(given, folder)
     if spec.progress_pattern and not has_re2():
         raise click.ClickException(f"{file}: spec.{NEEDS_RE2}")
-    if spec.launcher == "torchrun":
+    if spec.uses_torchrun:
         wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)
         sys.exit(play_torchrun(wanted, faults, plain, summary_file))
     if lines := [fault for fault in faults if fault.unit == "line"]:

@@ -66,7 +66,7 @@ class Choice:
 
 def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:
     """What the options choose for this job."""
-    return Choice(rank, failed, prefixed=job.spec.get("launcher") != "torchrun")
+    return Choice(rank, failed, prefixed=not job.uses_torchrun)
 
 
 def queries(pod: PodRecord, wanted: LogQuery) -> list[LogQuery]:

@@ -106,6 +106,11 @@ class TrainingJobSpec(Section):
     """What is exported."""
 
     @property
+    def uses_torchrun(self) -> bool:
+        """Whether stock torchrun starts the ranks, and no coordinator leads them."""
+        return self.launcher == "torchrun"
+
+    @property
     def min_replicas(self) -> int:
         """Fewest workers that train."""
         return (self.elastic_policy and self.elastic_policy.min_replicas) or self.replicas
@@ -146,12 +151,12 @@ class TrainingJobSpec(Section):
 
     def _require_possible(self, flags: LaunchFlags) -> None:
         """Raises ValueError for flags that this launcher or these workers cannot obey."""
-        if flags.stock and self.launcher == "regroup":
+        if flags.stock and not self.uses_torchrun:
             raise ValueError(
                 f"{COMMAND_FIELD}: {listed(flags.stock)}: only launcher torchrun obeys this: "
                 "leave it out"
             )
-        if flags.accelerate and self.launcher == "torchrun":
+        if flags.accelerate and self.uses_torchrun:
             raise ValueError(
                 f"{COMMAND_FIELD}: --config_file={shorten(flags.accelerate.config_file)}: stock "
                 "torchrun does not read it: write its settings as flags, or use launcher regroup"
@@ -203,7 +208,7 @@ class TrainingJobSpec(Section):
     @model_validator(mode="after")
     def _storage_when_shared(self) -> Self:
         storage = self.checkpoint.storage
-        shares = self.max_replicas > 1 and self.launcher == "regroup"
+        shares = self.max_replicas > 1 and not self.uses_torchrun
         if storage is None and (self.elastic_policy is not None or shares):
             raise ValueError(
                 "checkpoint.storage: needed by elastic jobs and more than one worker: name a claim"
@@ -229,7 +234,7 @@ class TrainingJobSpec(Section):
 
     @model_validator(mode="after")
     def _one_thing_to_run(self) -> Self:
-        if self.launcher != "regroup":
+        if self.uses_torchrun:
             return self
         script = user_script(self.template)
         if script is not None and self.trainer is not None:
