@@ -27,8 +27,8 @@ from regroup_operator.observe.observed import (
     Pod,
     incarnation_of,
 )
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.system.backoff import backoff_seconds
 
 MOST_HIRED = 100
 """Workers that one round makes. Other jobs go on before the next round makes more."""

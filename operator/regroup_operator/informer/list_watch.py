@@ -26,7 +26,7 @@ from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
 from regroup_operator.informer.resource_version import parse_version
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.system.backoff import backoff_seconds
 
 WATCH_SECONDS = (60, 120)
 """A watch takes a random time between these."""

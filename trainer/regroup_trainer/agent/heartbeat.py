@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlsplit
 
-from regroup_trainer.protocol.backoff import Patience
+from regroup_trainer.system.backoff import Patience
 from regroup_trainer.system.heartbeat_line import (
     HEADERS,
     Beat,

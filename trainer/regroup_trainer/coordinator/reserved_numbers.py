@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system.backoff import backoff_seconds
 
 NUMBERS_AHEAD = 8
 """So many generations can follow one another while the volume is full."""
