@@ -182,7 +182,7 @@ def _total_steps(state: State) -> int:
 
 
 def phase_of(state: State) -> CoordinatorPhase:
-    """The phase of the job."""
+    """What the job does, in one word: its outcome once it has one."""
     if state.outcome is not None:
         return state.outcome.result
     current = state.current

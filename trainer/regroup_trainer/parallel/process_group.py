@@ -78,7 +78,7 @@ class GenerationGroup:
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this rank speaks for the job: it prints, and writes what is written once."""
         return self.rank == 0
 
 

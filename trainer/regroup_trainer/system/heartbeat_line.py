@@ -154,7 +154,7 @@ class HeartbeatSender:
         return self._socket.fileno()
 
     def send(self, frame: Beat) -> None:
-        """Send a frame."""
+        """Send a frame. Blocks while the buffer of the socket is full; raises OSError."""
         self._socket.sendall(frame.encode())
 
     def receive(self) -> list[Beat]:
