@@ -234,7 +234,7 @@ class ClusterApi:
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
         """Yield the lines of a container's log; with `follow` until the container ends, however
-        long it is silent.
+        long it has no new line.
         """
         asked = Request("get", "pods/log", namespace, pod)
         options: dict[str, Any] = {

@@ -36,7 +36,7 @@ class OperatorSign:
 
     state: Literal["present", "away", "unknown"]
     evidence: str
-    """Empty when nothing can be said."""
+    """Empty when nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
     if ready.status == "True":
         return ready.reason, job_summary.message(job), "it trains", "nothing"
     found = advice(ready.reason, job.name)
-    said = ready.message or job.status.message
-    return ready.reason, said, HEALS[found.heals], found.what_to_do
+    message = ready.message or job.status.message
+    return ready.reason, message, HEALS[found.heals], found.what_to_do
 
 
 _AFTER_FAILURE = (
@@ -216,8 +216,8 @@ def pod_problem(pod: PodRecord, now: datetime) -> str:
     if pod.unschedulable and not pod.node:
         return f"has no node for {age(pod.created, now)}: {pod.unschedulable}"
     if pod.waiting_reason:
-        said = f": {pod.waiting_message}" if pod.waiting_message else ""
-        return f"{pod.waiting_reason}{where}{said}{_ended(pod, now)}"
+        detail = f": {pod.waiting_message}" if pod.waiting_message else ""
+        return f"{pod.waiting_reason}{where}{detail}{_ended(pod, now)}"
     if pod.phase in ("Pending", "Unknown"):
         return f"{pod.phase} for {age(pod.created, now)}{where}"
     return f"{pod.phase}{where}{_ended(pod, now)}" if pod.failed else ""

@@ -183,7 +183,7 @@ REGISTRY.register(job_series)
 
 class _Server(ThreadingWSGIServer):
     """Has a bound of connections, since whoever reaches the port can open them. The oldest one
-    makes room, so that a flood of silent ones pushes itself out.
+    makes room, so that a flood of idle ones pushes itself out.
     """
 
     request_queue_size = 128

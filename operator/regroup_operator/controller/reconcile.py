@@ -222,9 +222,9 @@ class Reconciler:
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
-        """Whether this operator has just started, and has not heard the coordinator of a job that
-        has trained. What it could write before would be false: that nothing trains. The answer, or
-        its absence, is news.
+        """Whether this operator has just started, and has had no answer from the coordinator of a
+        job that has trained. What it could write before would be false: that nothing trains. The
+        answer, or its absence, is news.
         """
         if job.key in self._planned or job.deleting:
             return False

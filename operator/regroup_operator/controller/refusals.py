@@ -1,7 +1,7 @@
 """Which actions of a job were refused, and how long their kind waits. The caller gives the time.
 
 A refusal holds back its own kind of action alone. So a full quota keeps no coordinator from being
-heard, no lost pod from being deleted, and no event from being made.
+followed, no lost pod from being deleted, and no event from being made.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _why_idle(view: JobView, pod: Pod) -> str:
         return f"{where} starts (see kubectl describe pod {pod.name})"
     if pod.uid in members:
         return f"{where} is connected, and takes part in the next generation"
-    if report is not None and pod.uid in (report.heard or ()):
+    if report is not None and pod.uid in (report.agents_in_contact or ()):
         return f"{where} imports torch, and connects after that"
     return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
@@ -119,7 +119,7 @@ _OF_ONE_POD = frozenset(
         WaitingReason.CreateContainerConfigError,
         WaitingReason.FailedMount,
         WaitingReason.ContainerCreating,
-        WaitingReason.WorkerSilent,
+        WaitingReason.WorkerUnresponsive,
     )
 )
 

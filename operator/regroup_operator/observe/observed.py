@@ -190,7 +190,7 @@ class Pod:
 
     @property
     def is_created(self) -> bool:
-        """Whether its node has made its containers, or has said why it cannot."""
+        """Whether its node has made its containers, or has reported why it cannot."""
         uncreated = ("", "ContainerCreating", "PodInitializing")
         return self.phase != "Pending" or self.waiting_reason not in uncreated
 
@@ -272,8 +272,8 @@ class CoordinatorView:
     unanswered_seconds: float = 0.0
     """Since the last answer, or the first probe without one; 0 while probes are answered."""
     contacts: Mapping[str, CoordinatorContact] = field(default_factory=dict)
-    """UID of a worker -> what its agent said of the coordinator a moment ago. Agents are asked only
-    while the coordinator does not answer.
+    """UID of a worker -> what its agent reported of the coordinator a moment ago. Agents are asked
+    only while the coordinator does not answer.
     """
     trusts_agents: bool = True
     """Whether that counts: not while many coordinators stopped answering at once."""
@@ -281,9 +281,9 @@ class CoordinatorView:
     """Seconds since its first answer."""
     lost_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a member that it reports as lost -> for how long it has done so."""
-    silent_seconds: Mapping[str, float] = field(default_factory=dict)
-    """UID of a running worker -> since the coordinator last heard of it, or since this operator
-    first saw it run. Empty while the coordinator does not report `heard`.
+    no_contact_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a running worker -> since the coordinator last had contact with it, or since this
+    operator first saw it run. Empty while the coordinator does not report `agents_in_contact`.
     """
     error: str = ""
     """Why the last probe failed."""

@@ -177,7 +177,7 @@ def waiting_reasons(reconciler: reconcile.Reconciler) -> list[str]:
 
 
 class Rounds(OperatorTraces):
-    """What it is told of rounds."""
+    """What it receives of rounds."""
 
     def __init__(self) -> None:
         super().__init__(lambda _spans: None)

@@ -92,7 +92,7 @@ _PASSING_WORDS = (
     "stale file handle",
     "remote i/o error",
     "disk quota exceeded",
-    # What libraries say.
+    # What libraries report.
     "temporary failure in name resolution",
     "connection closed by peer",  # gloo
     "timed out",

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class AgentConnection:
-    """The WebSocket of an agent that has said hello."""
+    """The WebSocket of an agent that has sent its hello."""
 
     name: str
     socket: web.WebSocketResponse
