@@ -68,7 +68,7 @@ class AgentSurvey:
         self._turn = 0
 
     async def take_turn(self, ask: Ask, slots: asyncio.Semaphore) -> None:
-        """Ask the next few agents, and keep what they say."""
+        """Ask the next few agents, and keep what they report."""
         asked = self._next()
         found = await asyncio.gather(*(self._ask(agent, ask, slots) for agent in asked))
         now = time.monotonic()

@@ -72,7 +72,7 @@ def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
 
 def delete_second(live: Iterable[Pod], view: CoordinatorView) -> tuple[DeletePod, ...]:
     """Delete the live workers whose index another has: those without a rank at the coordinator,
-    else the newer ones. Nothing while the coordinator does not say who has a rank.
+    else the newer ones. Nothing while the coordinator does not report who has a rank.
     """
     if view.status is None or view.failures:
         return ()
