@@ -1,5 +1,5 @@
-"""Agents of a job without ranks, in one process: they say to a real coordinator, over real
-connections, what agents and ranks say. For benchmarks of the coordinator.
+"""Agents of a job without ranks, in one process: they send to a real coordinator, over real
+connections, what agents and ranks send. For benchmarks of the coordinator.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AgentGroup:
                 lambda: all(agent.number > former for agent in self.agents.values())
             )
         await self.round()
-        await self.settle()
+        await self.until_idle()
 
     def take_piece(self, piece: RecordPiece) -> None:
         """Of a record that agents fetch."""
@@ -112,9 +112,9 @@ class AgentGroup:
     async def snapshot(self) -> None:
         """Every rank has copied its shard, and agents hold each of them twice."""
         await self._all(lambda agent: agent.hold(self.step, len(self.agents) * self.ranks))
-        await self.settle()
+        await self.until_idle()
 
-    async def settle(self) -> None:
+    async def until_idle(self) -> None:
         """Return once the coordinator has taken everything that was sent before."""
         await self._all(lambda agent: agent.ping())
 

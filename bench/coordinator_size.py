@@ -95,7 +95,7 @@ async def _phases(group: AgentGroup, usage: Usage, rounds: int) -> dict[str, flo
     started_peak = usage.peak_mib_since_last()
     for _ in range(rounds):
         await group.round()
-    await group.settle()
+    await group.until_idle()
     seconds = usage.cpu_since_last()
     found["training_millicores"] = 1000 * seconds / rounds / AGENT_PROGRESS_SECONDS
     found["rss_mb"] = usage.rss_mib()

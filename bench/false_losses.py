@@ -24,7 +24,7 @@ import click
 
 from bench.harness import RESULTS, Plan, rows, write
 from bench.recovery_regroup import desired
-from bench.recovery_settings import HEARTBEAT_SECONDS, SILENCE_SECONDS, WORKERS
+from bench.recovery_settings import HEARTBEAT_SECONDS, LOST_SECONDS, WORKERS
 from regroup.local.local_run import LocalRun
 from regroup.local.processes import dies_with
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -109,7 +109,7 @@ def main(minutes: float, output: Path) -> None:
     ):
         seen = asyncio.run(watch(Path(folder), minutes * 60))
     values = {"losses": float(seen.losses), "steps": float(seen.steps), "minutes": minutes}
-    settings = f"heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s"
+    settings = f"heartbeat {HEARTBEAT_SECONDS} s, lost after {LOST_SECONDS} s"
     plan = Plan(
         "false_losses", ("full-load",), ("regroup",), UNITS, 1, lambda _case, _subject: settings
     )

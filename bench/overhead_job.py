@@ -46,8 +46,8 @@ class Ticks(Dataset[tuple[Tensor, Tensor]]):
 
     def milliseconds(self) -> float:
         """Milliseconds per step."""
-        settled = self.times[len(self.times) // 4 :]
-        starts = settled[::BLOCK]
+        steady = self.times[len(self.times) // 4 :]
+        starts = steady[::BLOCK]
         return statistics.median((b - a) / BLOCK for a, b in pairwise(starts)) * 1000
 
 

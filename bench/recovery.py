@@ -69,10 +69,10 @@ from bench.recovery_regroup import POLICY, Regroup
 from bench.recovery_settings import (
     HEARTBEAT_SECONDS,
     LEAST_WORKERS,
+    LOST_SECONDS,
     REPLACE_NODE_SECONDS,
     REPLACE_SECONDS,
     SAVE_EVERY,
-    SILENCE_SECONDS,
     WORKERS,
 )
 from bench.recovery_subject import NODES, NotTrainingError, Subject
@@ -107,12 +107,12 @@ NEEDS = {"ft_launcher": "nvidia_resiliency_ext", "torchft": "torchft"}
 """Subject -> a package that is not ours."""
 DETECTORS = {
     "regroup": (
-        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after "
-        f"{SILENCE_SECONDS} s"
+        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {LOST_SECONDS} s, hang after "
+        f"{LOST_SECONDS} s"
     ),
     "torchrun": "defaults, with --local-addr",
-    "torchrun-tuned": f"{SETTINGS}; collectives time out after {SILENCE_SECONDS} s",
-    "ft_launcher": f"{SETTINGS}; heartbeat timeout {SILENCE_SECONDS} s, for the first one 60 s",
+    "torchrun-tuned": f"{SETTINGS}; collectives time out after {LOST_SECONDS} s",
+    "ft_launcher": f"{SETTINGS}; heartbeat timeout {LOST_SECONDS} s, for the first one 60 s",
     "torchft": recovery_torchft.SETTINGS,
 }
 

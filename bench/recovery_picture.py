@@ -33,7 +33,7 @@ def draw(course: dict[str, Any]) -> Figure:
         axes.axvspan(detect, down, color="tab:green", alpha=0.4, linewidth=0)
         notes = (
             "rank 0's node lost its power at 0 s",
-            f"silence, noticed after {detect:.2f} s",
+            f"no contact, noticed after {detect:.2f} s",
             f"next step after {down:.2f} s, lost steps: {course['lost_steps']:.0f}",
         )
         axes.annotate(

@@ -27,7 +27,7 @@ SNAPSHOT_EVERY = 10
 """Steps between two snapshots in memory, of the subjects that take them."""
 WORKERS, LEAST_WORKERS = 3, 2
 """One rank each."""
-HEARTBEAT_SECONDS, SILENCE_SECONDS = 0.5, 2.0
+HEARTBEAT_SECONDS, LOST_SECONDS = 0.5, 2.0
 """Regroup's detector of lost workers, as it is by default. The detectors of tuned peers get the
 same time. Only torchrun's rendezvous keeps its 3 s: with 2 s, no agent joined a generation in four
 runs of `join`.

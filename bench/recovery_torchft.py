@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.nodes import CONTROL, Nodes
-from bench.recovery_settings import LEAST_WORKERS, SILENCE_SECONDS
+from bench.recovery_settings import LEAST_WORKERS, LOST_SECONDS
 from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
 
 PORT, STORE_PORT = 29510, 29400
@@ -23,14 +23,14 @@ server = LighthouseServer(
     bind="[::]:{PORT}",
     min_replicas={LEAST_WORKERS},
     quorum_tick_ms=50,
-    heartbeat_timeout_ms={SILENCE_SECONDS * 1000:.0f},
+    heartbeat_timeout_ms={LOST_SECONDS * 1000:.0f},
 )
 while True:
     time.sleep(1000)
 """
 SETTINGS = (
-    f"heartbeats lost after {SILENCE_SECONDS} s, join timeout as by default (0.1 s), "
-    f"collectives and calls of its manager time out after {SILENCE_SECONDS} s"
+    f"heartbeats lost after {LOST_SECONDS} s, join timeout as by default (0.1 s), "
+    f"collectives and calls of its manager time out after {LOST_SECONDS} s"
 )
 
 
@@ -70,7 +70,7 @@ class Torchft(Torchrun):
             f"replica-{index}",
             address,
             lighthouse,
-            str(SILENCE_SECONDS),
+            str(LOST_SECONDS),
         ]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
 

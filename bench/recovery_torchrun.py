@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
-from bench.recovery_settings import LEAST_WORKERS, PYTHON_PATH, SAVE_EVERY, SILENCE_SECONDS, WORKERS
+from bench.recovery_settings import LEAST_WORKERS, LOST_SECONDS, PYTHON_PATH, SAVE_EVERY, WORKERS
 from bench.recovery_subject import Subject
 from regroup_operator.render.torchrun_commands import OWN_STORES, SETTINGS, store_command
 
@@ -43,14 +43,14 @@ class Launcher:
 
 
 STOCK = Launcher()
-TUNED = Launcher(rendezvous=SETTINGS, own_store=True, collective_seconds=SILENCE_SECONDS)
+TUNED = Launcher(rendezvous=SETTINGS, own_store=True, collective_seconds=LOST_SECONDS)
 FT = Launcher(
     module=FT_LAUNCHER,
     rendezvous=SETTINGS,
     own_store=True,
     options=(
         "--ft-initial-rank-heartbeat-timeout=60",
-        f"--ft-rank-heartbeat-timeout={SILENCE_SECONDS}",
+        f"--ft-rank-heartbeat-timeout={LOST_SECONDS}",
         "--ft-workload-check-interval=0.5",
         "--ft-enable-nic-monitor=False",
     ),

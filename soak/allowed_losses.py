@@ -51,7 +51,7 @@ def newest_left(evidence: Evidence, loss: Loss) -> int:
     """The step of the newest whole copy outside the ranks that the faults before a loss have left;
     0 where none was seen.
 
-    What was seen before the generation that broke had begun is too old to tell.
+    What was seen before the generation that broke had begun is too old to know.
     """
     links = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
     recent = _recent_hits(evidence, loss)

@@ -2,7 +2,8 @@
 
 Processes are young: agents seldom live through ten faults. And at first they grow, in steps, each
 when they do something for the first time: an operator by 2 to 4 MB within forty faults. A slope
-over such lives measures these steps. No curve tells them from a leak: a short life may be all rise.
+over such lives measures these steps. No curve separates them from a leak: a short life may be all
+rise.
 
 The kind of a fault does. A first power cut may need memory for good, a second one of the same
 process may not. So growth is the mean by which a process is larger after a fault than after the one
@@ -31,7 +32,7 @@ ERRORS = 2.0
 NEW_FAULTS = 3
 """A process that has just started may grow."""
 LEAST = 20
-"""Differences without which nothing can be told."""
+"""Differences without which nothing is known."""
 
 
 class Memory(NamedTuple):
@@ -61,7 +62,7 @@ class Growth:
 
     @property
     def mebibytes(self) -> float | None:
-        """MB per 100 faults; None: there were too few to tell."""
+        """MB per 100 faults; None: there were too few to know."""
         return 100 * self.total / self.count if self.count >= LEAST else None
 
     @property

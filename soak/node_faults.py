@@ -44,7 +44,7 @@ def all_nodes_power_cut(aim: Aim) -> Struck:
     cluster = aim.site.cluster
     nodes = [cluster.node(node.name) for node in cluster.nodes]
     for node in nodes:
-        node.partition()  # the last ones to die can tell nobody of the first
+        node.partition()  # the last ones to die can report the first to nobody
     for node in nodes:
         _cut_power(node)
     left = [node.name for node in nodes if cgroups.processes(node.node.group)]

@@ -60,7 +60,7 @@ def _fastest(memory: Mapping[str, Growth]) -> float | None:
 
 
 def sums(memory: Mapping[str, Growth]) -> Json:
-    """What a part keeps of it, so that the growth over several seeds can be told."""
+    """What a part keeps of it, so that the growth over several seeds can be computed."""
     return {role: asdict(grown) for role, grown in memory.items()}
 
 
@@ -168,7 +168,7 @@ def _listed(found: int | Sequence[Json], name: str) -> list[Json]:
 
 def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:
     """The figures of all seeds together. Former parts have other sums of memory, of slopes in which
-    the rise of young processes counted: they say nothing here, unless they are judged anew.
+    the rise of young processes counted: they mean nothing here, unless they are judged anew.
     """
     counts = {
         name: sum(part["metrics"][name] for part in parts) for name in UNITS if name != GROWTH

@@ -168,8 +168,8 @@ class Site:
         return False
 
     def is_back(self, node: str, moment: float) -> bool:
-        """Whether a node is Ready and its kubelet was heard after `moment`, in seconds since the
-        epoch. For a while Kubernetes takes a node without power for Ready.
+        """Whether a node is Ready and its kubelet renewed its lease after `moment`, in seconds
+        since the epoch. For a while Kubernetes takes a node without power for Ready.
         """
         where = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
         with contextlib.suppress(*UNREACHABLE, KeyError):

@@ -54,12 +54,12 @@ def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [
+    undocumented = [
         path
         for path in modules(*CODE, "tests")
         if ast.get_docstring(ast.parse(path.read_text())) is None
     ]
-    assert not silent
+    assert not undocumented
 
 
 def test_what_says_that_it_is_pure_is_in_the_contract_and_the_reverse() -> None:

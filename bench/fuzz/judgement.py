@@ -19,18 +19,18 @@ _NO_VALUE = re.compile(
     r"unknown field|missing|needed|reserved|leave it out|[Rr]equired|belong together|one another"
     r"|at once|is not shared|not possible with launcher torchrun|Forbidden: may not"
 )
-"""What is said of a field that should not be there, or should."""
+"""What is reported of a field that should not be there, or should."""
 _CLAUSES = re.compile(r"; (?=spec|not )")
 
 
 def troubles(log: str) -> list[str]:
-    """The lines of the operator's log that tell of an error that it does not know."""
+    """The lines of the operator's log that report an error that it does not know."""
     marks = ("Traceback", "reconcile failed", "Task exception", "was never retrieved")
     return [line for line in log.splitlines() if any(mark in line for mark in marks)]
 
 
 def is_judged(job: Json) -> bool:
-    """Whether the operator has said what it makes of a job."""
+    """Whether the operator has reported what it makes of a job."""
     return bool(ready(job).get("message")) or not is_ours(job)
 
 

@@ -23,7 +23,7 @@ DELETE_NOW = {"gracePeriodSeconds": 0}
 
 
 class PodWatch:
-    """When this process heard of the first event of each kind about each pod of a namespace."""
+    """When this process received the first event of each kind about each pod of a namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._times: dict[tuple[str, str], float] = {}

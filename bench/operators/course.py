@@ -47,7 +47,7 @@ UNITS = {
     "needless_successors": "count",
 }
 CREATION_SECONDS = 1800.0
-SETTLE_SECONDS = 600.0
+PATIENCE_SECONDS = 600.0
 REPLACEMENT_SECONDS = 60.0
 FAILOVER_SECONDS = 60.0
 
@@ -98,8 +98,8 @@ class Course:
         begun = time.monotonic()
         await gather(map(create, names))
         await self._until_all(self._seen.made, names, CREATION_SECONDS)
-        await self._until_all(self._seen.ran, names, SETTLE_SECONDS)
-        await until(self._subject.all_train, SETTLE_SECONDS, every=1.0)
+        await self._until_all(self._seen.ran, names, PATIENCE_SECONDS)
+        await until(self._subject.all_train, PATIENCE_SECONDS, every=1.0)
         for what, moments in (("pods", self._seen.made), ("running", self._seen.ran)):
             took = [max(moments[name].values()) - created[name] for name in names]
             self.found[f"create_to_{what}_p50_seconds"] = statistics.median(took)

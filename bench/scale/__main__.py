@@ -2,7 +2,7 @@
 
     make bench NAME=scale [ARGS="--case agents-128 --subject regroup"]
 
-Simulated agents say on the wire what real ones say, and as often. They are on the machine of the
+Simulated agents send what real ones send, and as often. They are on the machine of the
 coordinator, and `simulation_cpu_share` says what they take of it. A row has the events of one job:
 
 - `form`: all agents connect at the same time, until the last one begins the first generation;
@@ -28,7 +28,7 @@ from pathlib import Path
 import click
 
 from bench.harness import Plan, Values, command
-from bench.recovery_settings import SILENCE_SECONDS
+from bench.recovery_settings import LOST_SECONDS
 from bench.scale.coordinated import Coordinated
 from bench.scale.course import Course, Subject
 from bench.scale.lighthouse import Lighthouse
@@ -50,7 +50,7 @@ SUBJECTS: Mapping[str, type[Subject]] = {
 
 DETAILS = {
     "regroup": "heartbeats twice a second, progress of each agent once a second",
-    "torchft": f"heartbeats each 0.1 s, lost after {SILENCE_SECONDS:.0f} s; a quorum each 0.5 s",
+    "torchft": f"heartbeats each 0.1 s, lost after {LOST_SECONDS:.0f} s; a quorum each 0.5 s",
     "torchrun": "settings as by default: a smaller round waits 30 s for more agents",
 }
 

@@ -12,7 +12,7 @@ from subprocess import Popen
 
 import aiohttp
 
-from bench.recovery_settings import SILENCE_SECONDS
+from bench.recovery_settings import LOST_SECONDS
 from bench.scale.course import Report, Subject
 from bench.scale.players import Players, agents_program
 from bench.scale.settings import STEP_MS, Size
@@ -27,12 +27,12 @@ import importlib.util, pathlib, sys, time
 spec = importlib.util.spec_from_file_location("_torchft", library)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-port, least, silence = map(int, sys.argv[1:])
+port, least, timeout = map(int, sys.argv[1:])
 server = module.LighthouseServer(
     bind=f"127.0.0.1:{port}",
     min_replicas=least,
     join_timeout_ms=60_000,
-    heartbeat_timeout_ms=silence,
+    heartbeat_timeout_ms=timeout,
 )
 while True:
     time.sleep(1000)
@@ -59,7 +59,7 @@ class Lighthouse(Subject):
 
     def start(self) -> Popen[bytes]:
         """Start a lighthouse."""
-        numbers = (self._port, self.size.agents - 1, int(SILENCE_SECONDS * 1000))
+        numbers = (self._port, self.size.agents - 1, int(LOST_SECONDS * 1000))
         with (self.folder / "lighthouse.log").open("ab") as log:
             return Popen(
                 [sys.executable, "-c", LIGHTHOUSE, *map(str, numbers)],
@@ -76,7 +76,7 @@ class Lighthouse(Subject):
             "agents": self.size.agents,
             "ranks": self.size.ranks,
             "step_ms": STEP_MS,
-            "silence_ms": int(SILENCE_SECONDS * 1000),
+            "timeout_ms": int(LOST_SECONDS * 1000),
         }
         return Players([self._program], [settings])
 

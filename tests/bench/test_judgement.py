@@ -55,14 +55,14 @@ def test_what_waits_is_not_refused() -> None:
     assert not unnamed_refusal(job("CoordinatorPending", "the coordinator's pod waits for a node"))
 
 
-def test_a_job_without_a_word_is_silent_unless_another_controller_has_it() -> None:
+def test_a_job_without_a_status_is_unanswered_unless_another_controller_has_it() -> None:
     assert not is_judged({"spec": {}})
     assert not is_judged({"spec": {}, "status": {"conditions": []}})
     assert is_judged({"spec": {"managedBy": "example.com/other"}})
     assert is_judged(job("InvalidSpec", "spec.replicas: is wrong"))
 
 
-def test_the_log_tells_of_errors_that_nobody_expects() -> None:
+def test_the_log_reports_errors_that_nobody_expects() -> None:
     quiet = "INFO a/b: CreateWorker(index=0)\nWARNING a/b: POST /api/v1/pods: 422 no"
     assert troubles(quiet) == []
     loud = "ERROR a/b: reconcile failed\nTraceback (most recent call last):\nValueError: no"

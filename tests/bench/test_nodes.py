@@ -86,7 +86,7 @@ def test_nodes_that_are_made_at_once_have_other_addresses() -> None:
 def test_a_node_with_cut_input_sends_but_receives_nothing(nodes: Nodes, tmp_path: Path) -> None:
     first, second = talk(nodes, tmp_path)
     nodes.cut_input(1)
-    wait_until(lambda: not receives(first), 10, "The silence")
+    wait_until(lambda: not receives(first), 10, "The end of contact")
     assert receives(second)
 
 
@@ -95,7 +95,7 @@ def test_a_cut_node_neither_receives_nor_sends_until_it_is_plugged_in(
 ) -> None:
     first, second = talk(nodes, tmp_path)
     nodes.cut(1)
-    wait_until(lambda: not receives(first) and not receives(second), 10, "The silence")
+    wait_until(lambda: not receives(first) and not receives(second), 10, "The end of contact")
     nodes.plug(1)
     wait_until(lambda: receives(first) and receives(second), 20, "The first messages after it")
 
@@ -103,7 +103,7 @@ def test_a_cut_node_neither_receives_nor_sends_until_it_is_plugged_in(
 def test_a_frozen_node_sends_nothing_but_its_process_lives(nodes: Nodes, tmp_path: Path) -> None:
     _, second = talk(nodes, tmp_path)
     nodes.freeze(1)
-    wait_until(lambda: not receives(second), 10, "The silence")
+    wait_until(lambda: not receives(second), 10, "The end of contact")
     assert len(nodes.processes(1)) == 1
 
 

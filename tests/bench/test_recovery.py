@@ -13,7 +13,7 @@ from bench.harness import Values
 from bench.outcome import DOES_NOT_TRAIN, FAILED, Fault
 from bench.recovery import DETECTORS, SUBJECTS, main, settings, steps_after_save, tried
 from bench.recovery_faults import CASES
-from bench.recovery_settings import SAVE_EVERY, SILENCE_SECONDS, SNAPSHOT_EVERY
+from bench.recovery_settings import LOST_SECONDS, SAVE_EVERY, SNAPSHOT_EVERY
 from bench.recovery_subject import NotTrainingError
 from bench.recovery_torchft import LIGHTHOUSE
 
@@ -45,7 +45,7 @@ def test_each_row_lists_how_often_its_subject_saves_and_how_it_notices_losses() 
 
 def test_peers_notice_a_loss_after_the_time_that_regroup_takes() -> None:
     for subject in ("torchrun-tuned", "ft_launcher", "torchft"):
-        assert f"{SILENCE_SECONDS} s" in DETECTORS[subject]
+        assert f"{LOST_SECONDS} s" in DETECTORS[subject]
     assert "join_timeout" not in LIGHTHOUSE
 
 

@@ -1,4 +1,4 @@
-"""The simulated agents say what real ones say, byte by byte."""
+"""The simulated agents send what real ones send, byte by byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StubCoordinator:
 
     def __init__(self) -> None:
         self.records = KnownRecords()
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.requests: list[str] = []
         self.frames: list[Beat] = []
         self.tokens: set[str] = set()
@@ -62,7 +62,7 @@ class StubCoordinator:
         await socket.prepare(request)
         self.tokens.add(request.headers["Authorization"])
         async for message in socket:
-            self.heard.append(message.data)
+            self.received.append(message.data)
             parsed = agent_message.validate_json(message.data)
             if isinstance(parsed, ShortHello):
                 await self.send(Welcome(term=1))
@@ -100,14 +100,14 @@ class StubCoordinator:
         await self._socket.close()
 
     def kinds(self) -> list[str]:
-        """Of all messages that were heard, and of the reports in them."""
-        documents = [json.loads(text) for text in self.heard]
+        """Of all messages that were received, and of the reports in them."""
+        documents = [json.loads(text) for text in self.received]
         parts = [[one, *one.get("reports", ())] for one in documents]
         return [part["kind"] for group in parts for part in group]
 
     def newest(self, kind: str) -> str:
         """The newest message of this kind."""
-        return [text for text in self.heard if json.loads(text)["kind"] == kind][-1]
+        return [text for text in self.received if json.loads(text)["kind"] == kind][-1]
 
     def hello(self) -> ShortHello:
         """The newest."""
@@ -136,7 +136,7 @@ async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None
         await until("a heartbeat", lambda: Kind.ALIVE in {frame.kind for frame in stub.frames})
     await runner.cleanup()
     assert formed.done is not None
-    for text in stub.heard:
+    for text in stub.received:
         assert agent_message.validate_json(text).model_dump_json() == text
     assert stub.tokens == {"Bearer secret"}
     assert len(stub.requests) == 1

@@ -40,7 +40,7 @@ class Sleeper(Subject):
 
     def __init__(self, folder: Path, answers: Mapping[str, Answer], **more: Any) -> None:
         self.lines: list[str] = []
-        self.whole, self.is_silent = more.pop("whole", True), more.pop("is_silent", False)
+        self.whole, self.is_stuck = more.pop("whole", True), more.pop("is_stuck", False)
         super().__init__(folder, Size(3, steady_seconds=0.05), self.lines.append)
         self._answers = answers
         self.started: list[Popen[bytes]] = []
@@ -60,7 +60,7 @@ class Sleeper(Subject):
 
     async def ask_status(self) -> bool:
         """It has one, of which the test may have no answer come."""
-        if self.is_silent:
+        if self.is_stuck:
             await asyncio.Event().wait()
         return True
 
@@ -110,7 +110,7 @@ def test_a_status_that_does_not_come_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(course_module, "ANSWER_SECONDS", 0.05)
-    subject = Sleeper(tmp_path, {}, is_silent=True)
+    subject = Sleeper(tmp_path, {}, is_stuck=True)
     found = measured(subject)
     assert found["status_seconds"] is None
     assert found["resynced"] == 1.0

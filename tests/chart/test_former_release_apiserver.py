@@ -130,7 +130,7 @@ class FormerJob:
         return {n: p["metadata"]["uid"] for n, p in found if p["status"]["phase"] == "Running"}
 
     def until_it_trains(self, generation: str) -> None:
-        """Wait until all three workers train in this generation, as coordinator and status say."""
+        """Wait until all three workers train in this generation, as coordinator and status show."""
 
         def trains() -> bool:
             report, status = self.coordinator_status(), self.status()

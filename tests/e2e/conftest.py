@@ -157,7 +157,7 @@ class Installation:
             self._wait_for_controllers()
 
     @contextlib.contextmanager
-    def silent_name_server(self) -> Iterator[None]:
+    def unresponsive_name_server(self) -> Iterator[None]:
         """The cluster's name server does not answer, as when its node has lost its power."""
         pid = self._devcluster().processes.pid("coredns")
         assert pid is not None

@@ -153,11 +153,11 @@ def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(
     assert installation.audit(job) == []
 
 
-def test_a_name_server_that_is_silent_holds_nobody_up(installation: Installation) -> None:
+def test_a_name_server_that_is_unresponsive_holds_nobody_up(installation: Installation) -> None:
     job = installation.start(make_job("no-names", steps=50_000))
     job.wait_until_whole_and_saved()
     victim = installation.process_of_rank(job, 0)
-    with installation.silent_name_server():
+    with installation.unresponsive_name_server():
         os.kill(victim, signal.SIGKILL)
         (recovery,) = wait_until("training to go on", lambda: _ended(job), seconds=60)
     assert recovery["restoredFrom"] == "Peers"

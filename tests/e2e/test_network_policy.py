@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 
-STRANGER = "stranger"
+OUTSIDER = "outsider"
 PROBE = """\
 import json, socket, sys
 for pod, address, port in json.loads(sys.argv[1]):
@@ -58,7 +58,7 @@ def elsewhere(enforced: Installation) -> Iterator[str]:
     enforced.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def start_stranger(installation: Installation, namespace: str) -> None:
+def start_outsider(installation: Installation, namespace: str) -> None:
     """A pod that belongs to no job and listens on port 8000; returns when it runs."""
     container = {
         "name": "main",
@@ -67,9 +67,9 @@ def start_stranger(installation: Installation, namespace: str) -> None:
         "command": ["python3", "-m", "http.server", "8000"],
     }
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": STRANGER}, "spec": spec}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": OUTSIDER}, "spec": spec}
     installation.kubectl.apply(pod, namespace=namespace)
-    ready = ("wait", f"pod/{STRANGER}", "--for=condition=Ready", "--timeout=90s")
+    ready = ("wait", f"pod/{OUTSIDER}", "--for=condition=Ready", "--timeout=90s")
     installation.kubectl(*ready, "-n", namespace)
 
 
@@ -87,7 +87,7 @@ def listening(installation: Installation, pod: dict[str, Any]) -> list[Target]:
 
 
 def reached(
-    installation: Installation, namespace: str, targets: list[Target], pod: str = STRANGER
+    installation: Installation, namespace: str, targets: list[Target], pod: str = OUTSIDER
 ) -> set[tuple[str, int]]:
     """Which of `targets` accept a connection from a pod."""
     shown = installation.kubectl(
@@ -116,7 +116,7 @@ def recoveries(job: Job, number: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Strangers:
+class Outsiders:
     """A pod of no job in each of two namespaces, and the job that they try to reach."""
 
     installation: Installation
@@ -139,20 +139,20 @@ class Strangers:
 
 
 @pytest.fixture
-def strangers(enforced: Installation, elsewhere: str) -> Strangers:
+def outsiders(enforced: Installation, elsewhere: str) -> Outsiders:
     """Beside a job that trains with three workers."""
     job = enforced.start(make_job("gpt", steps=50_000))
     job.wait_until_whole_and_saved()
     for namespace in (job.namespace, elsewhere):
-        start_stranger(enforced, namespace)
-    return Strangers(enforced, job, (job.namespace, elsewhere))
+        start_outsider(enforced, namespace)
+    return Outsiders(enforced, job, (job.namespace, elsewhere))
 
 
-def test_strangers_reach_no_port_of_an_isolated_job_which_recovers_all_the_same(
-    enforced: Installation, strangers: Strangers
+def test_outsiders_reach_no_port_of_an_isolated_job_which_recovers_all_the_same(
+    enforced: Installation, outsiders: Outsiders
 ) -> None:
-    job = strangers.job
-    wait_until("the strangers to be shut out", strangers.are_shut_out, seconds=60)
+    job = outsiders.job
+    wait_until("the outsiders to be shut out", outsiders.are_shut_out, seconds=60)
     own = job.coordinator()["metadata"]["name"]
     assert must_be_reached(job) <= reached(enforced, job.namespace, targets_of(enforced, job), own)
 
@@ -161,33 +161,33 @@ def test_strangers_reach_no_port_of_an_isolated_job_which_recovers_all_the_same(
     recovery, joining = wait_until("the replacement", lambda: recoveries(job, 2), seconds=120)
     assert (recovery["restoredFrom"], recovery["lostSteps"]) == ("Peers", 0)
     assert joining["cause"] == "resize", "the policy came between the workers"
-    wait_until("the strangers to be shut out again", strangers.are_shut_out, seconds=60)
+    wait_until("the outsiders to be shut out again", outsiders.are_shut_out, seconds=60)
     job.suspend()
     assert enforced.audit(job) == []
 
 
-def test_strangers_reach_a_job_whose_policy_is_deleted_until_the_operator_makes_it_again(
-    enforced: Installation, strangers: Strangers
+def test_outsiders_reach_a_job_whose_policy_is_deleted_until_the_operator_makes_it_again(
+    enforced: Installation, outsiders: Outsiders
 ) -> None:
-    wait_until("the strangers to be shut out", strangers.are_shut_out, seconds=60)
+    wait_until("the outsiders to be shut out", outsiders.are_shut_out, seconds=60)
     enforced.scale_operator(0)
     try:
-        where = ("-n", strangers.job.namespace)
-        enforced.kubectl("delete", "networkpolicy", network_policy(strangers.job.name), *where)
-        wait_until("the strangers to be let in", strangers.are_let_in, seconds=60)
+        where = ("-n", outsiders.job.namespace)
+        enforced.kubectl("delete", "networkpolicy", network_policy(outsiders.job.name), *where)
+        wait_until("the outsiders to be let in", outsiders.are_let_in, seconds=60)
     finally:
         enforced.scale_operator(1)
-    wait_until("the operator to shut them out", strangers.are_shut_out, seconds=90)
+    wait_until("the operator to shut them out", outsiders.are_shut_out, seconds=90)
 
 
 def test_an_isolated_job_trains_in_a_namespace_that_denies_everything(
     enforced: Installation, elsewhere: str
 ) -> None:
     for namespace in (enforced.namespace, elsewhere):
-        start_stranger(enforced, namespace)
-    pod = enforced.kubectl.read("pod", STRANGER, "-n", enforced.namespace)
-    server = (STRANGER, pod["status"]["podIP"], 8000)
-    assert reached(enforced, elsewhere, [server]) == {(STRANGER, 8000)}
+        start_outsider(enforced, namespace)
+    pod = enforced.kubectl.read("pod", OUTSIDER, "-n", enforced.namespace)
+    server = (OUTSIDER, pod["status"]["podIP"], 8000)
+    assert reached(enforced, elsewhere, [server]) == {(OUTSIDER, 8000)}
     enforced.kubectl.apply(DENY_ALL, namespace=enforced.namespace)
     wait_until("all to be denied", lambda: not reached(enforced, elsewhere, [server]), seconds=60)
     job = enforced.start(make_job("denied", steps=800))

@@ -1,4 +1,4 @@
-"""A leak is told from the rise of processes that are young."""
+"""A leak differs from the rise of processes that are young."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_leak_is_a_finding_when_noise_does_not_explain_it() -> None:
     ]
     assert not found(Growth(count=50, total=3.0, squares=50 * 0.3**2)), "6 by chance"
     assert not found(Growth(count=50, total=2.4, squares=50 * 0.05**2)), "4.8"
-    assert not found(Growth(count=LEAST - 1, total=30.0, squares=30.0)), "too few to tell"
+    assert not found(Growth(count=LEAST - 1, total=30.0, squares=30.0)), "too few to know"
 
 
 def test_sums_of_two_runs_are_those_of_one() -> None:

@@ -53,7 +53,7 @@ def test_no_node_tells_anybody_of_the_power_cut_of_another(
     assert struck.proof == "n1, n2, n3 run no process and their links are down"
 
 
-def test_the_power_is_back_when_kubelets_were_heard_and_an_operator_runs(
+def test_the_power_is_back_when_kubelets_renewed_leases_and_an_operator_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Powered(monkeypatch)

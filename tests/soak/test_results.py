@@ -13,7 +13,7 @@ from soak.checker import Verdict
 from soak.memory_growth import Growth
 
 GROWN = Growth(count=12, total=0.24, squares=0.0048)
-"""Too little to tell how fast."""
+"""Too little to know how fast."""
 SAME = "abc".__eq__
 """The product has not changed since this commit."""
 

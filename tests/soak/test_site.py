@@ -151,9 +151,9 @@ def test_a_worker_of_torchrun_without_a_node_or_a_process_does_not_train(
         ("2026-01-01T00:00:10.500000Z", False, False),
         ("2025-12-31T23:59:59.000000Z", True, False),
     ],
-    ids=["heard since", "not Ready yet", "still taken for Ready"],
+    ids=["lease renewed since", "not Ready yet", "still taken for Ready"],
 )
-def test_a_node_is_back_when_it_is_ready_and_was_heard_since(
+def test_a_node_is_back_when_it_is_ready_and_renewed_its_lease_since(
     renewed: str, ready: bool, back: bool
 ) -> None:
     found = site({N1: {"spec": {"renewTime": renewed}}}, ready)

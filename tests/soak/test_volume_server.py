@@ -1,4 +1,4 @@
-"""The volume of a soak behaves as a file system, and refuses changes or all while it is told to."""
+"""The volume of a soak behaves as a file system, and refuses changes or all upon an order."""
 
 from __future__ import annotations
 

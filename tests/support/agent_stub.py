@@ -1,4 +1,4 @@
-"""An agent that says when it last heard its coordinator, on a loopback address."""
+"""An agent that reports since when its coordinator does not answer, on a loopback address."""
 
 from __future__ import annotations
 

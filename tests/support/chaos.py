@@ -538,13 +538,13 @@ class Job:
         )
 
     def _act_apart(self, record: GenerationRecord, active: list[tuple[Pod, Rank]]) -> None:
-        """Some ranks see the last commit, some lose a peer, and some wait for a silent one."""
+        """Some ranks see the last commit, some lose a peer, and some wait for a frozen one."""
         entered = {
             place.member
             for place in record.members
             if place.member in {pod.name for pod in self.pods}
         }
-        silent = any(pod.frozen or pod.unreachable for pod in self.pods if pod.name in entered)
+        frozen = any(pod.frozen or pod.unreachable for pod in self.pods if pod.name in entered)
         forking = any(pod.fork is not None and pod.fork.record is record for pod in self.pods)
         not_yet = any(
             pod.runs
@@ -557,7 +557,7 @@ class Job:
                 continue
             if self._can_see(record, rank) and self._happens():
                 self._see_commit(pod, rank, record)
-            elif not silent and not forking and not not_yet:
+            elif not frozen and not forking and not not_yet:
                 self._leave_generation(pod, rank)
 
     def _is_committed(self, record: GenerationRecord, rank: Rank) -> bool:

@@ -41,7 +41,7 @@ class Arrival:
 
 
 @dataclass(eq=False)
-class RecordKeeper:
+class RecordServer:
     """What a coordinator process knows of records."""
 
     known: KnownRecords = field(default_factory=KnownRecords)
@@ -52,19 +52,19 @@ class RecordKeeper:
 class WireJob(Job):
     """The job."""
 
-    keepers: dict[int, RecordKeeper] = field(default_factory=dict)
+    servers: dict[int, RecordServer] = field(default_factory=dict)
     """By the identity of the coordinator."""
     receivers: dict[str, tuple[Connection, OrderReceiver]] = field(default_factory=dict)
     fetched: int = 0
     """Records that an agent has fetched, or a coordinator."""
 
-    def _keeper(self, coordinator: CoordinatorProcess) -> RecordKeeper:
-        return self.keepers.setdefault(id(coordinator), RecordKeeper())
+    def _server(self, coordinator: CoordinatorProcess) -> RecordServer:
+        return self.servers.setdefault(id(coordinator), RecordServer())
 
     # --- a coordinator ----------------------------------------------------------------------------
 
     def _do(self, coordinator: CoordinatorProcess, effects: list[Effect]) -> None:
-        known = self._keeper(coordinator).known
+        known = self._server(coordinator).known
         for effect in effects:
             sent = effect
             if isinstance(effect, Send) and isinstance(effect.message, Begin):
@@ -76,45 +76,45 @@ class WireJob(Job):
         self, coordinator: CoordinatorProcess, connection: Connection, hello: Hello
     ) -> None:
         connection.up = Upstream()
-        short, keeper = hello.shortened(), self._keeper(coordinator)
-        keeper.arrivals = [one for one in keeper.arrivals if one.hello.member != short.member]
+        short, server = hello.shortened(), self._server(coordinator)
+        server.arrivals = [one for one in server.arrivals if one.hello.member != short.member]
         number = short.generation
         current = coordinator.core.state.current
         if current is not None and current.number == number:
-            keeper.known.add(current.record)
-        if number is None or (record := keeper.known.get(number)) is not None:
+            server.known.add(current.record)
+        if number is None or (record := server.known.get(number)) is not None:
             super()._connect(coordinator, connection, short.with_record(number and record))
             return
-        keeper.arrivals.append(Arrival(connection, short, RecordIntake(number)))
-        connection.down.send(keeper.arrivals[-1].intake.wanted, self.now, self.random)
+        server.arrivals.append(Arrival(connection, short, RecordIntake(number)))
+        connection.down.send(server.arrivals[-1].intake.wanted, self.now, self.random)
 
     def _coordinator_acts(self, coordinator: CoordinatorProcess) -> None:
-        keeper = self._keeper(coordinator)
-        for arrival in list(keeper.arrivals):
+        server = self._server(coordinator)
+        for arrival in list(server.arrivals):
             if arrival.connection.closed_by_agent:
-                keeper.arrivals.remove(arrival)
+                server.arrivals.remove(arrival)
             for message in arrival.connection.up.receive(self.now):
                 self._take_piece(coordinator, arrival, message)
         super()._coordinator_acts(coordinator)
         for connection in coordinator.connections.values():
             assert isinstance(connection.up, Upstream)
             for wanted in connection.up.asked:
-                if (piece := keeper.known.piece(wanted)) is not None:
+                if (piece := server.known.piece(wanted)) is not None:
                     connection.down.send(_over_wire(piece), self.now, self.random)
             connection.up.asked.clear()
 
     def _take_piece(
         self, coordinator: CoordinatorProcess, arrival: Arrival, message: BaseModel
     ) -> None:
-        keeper = self._keeper(coordinator)
+        server = self._server(coordinator)
         assert isinstance(message, RecordPiece)
         record = arrival.intake.add(message)
         if record is None:
             arrival.connection.down.send(arrival.intake.wanted, self.now, self.random)
-        elif arrival in keeper.arrivals:
+        elif arrival in server.arrivals:
             self.fetched += 1
-            keeper.arrivals.remove(arrival)
-            keeper.known.add(record)
+            server.arrivals.remove(arrival)
+            server.known.add(record)
             hello = arrival.hello.with_record(record)
             super()._connect(coordinator, arrival.connection, hello)
 

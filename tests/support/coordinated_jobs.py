@@ -54,7 +54,7 @@ class CoordinatedJobs:
         wait_until(what, lambda: not lacking(), seconds)
 
     def start(self, seconds: float) -> None:
-        """Create them, run their coordinators, and wait until each is heard."""
+        """Create them, run their coordinators, and wait until each is followed."""
         numbers = range(len(self.fleet.addresses))
         self._starts += 1
         _at_once(lambda n: self._namespace.create(SPEC, self._name(n)), numbers)
@@ -76,7 +76,7 @@ class CoordinatedJobs:
             return not waiting
 
         wait_until("all coordinators to run", run_coordinators, seconds)
-        self.until_each("all jobs to train", is_heard, seconds)
+        self.until_each("all jobs to train", is_followed, seconds)
 
     def _name(self, number: int) -> str:
         return f"job{number}x{self._starts}"
@@ -106,12 +106,12 @@ class CoordinatedJobs:
         self._kubelets.run(f"{self._name(number)}-c1", NODES[number % len(NODES)], address)
 
 
-def is_heard(status: Json) -> bool:
+def is_followed(status: Json) -> bool:
     """Whether the coordinator of this job answers, and the message says so."""
     return status.get("phase") == "Running" and "does not answer" not in status["message"]
 
 
-def is_kept_unheard(status: Json) -> bool:
+def is_kept_unanswered(status: Json) -> bool:
     """Whether the coordinator does not answer, and the message says so."""
     return "does not answer" in status["message"]
 
@@ -120,7 +120,7 @@ def is_kept_unheard(status: Json) -> bool:
 def coordinated_jobs(
     namespace: Namespace, count: int, seconds: float = 120
 ) -> Iterator[CoordinatedJobs]:
-    """Inside, so many jobs train, as their coordinators say."""
+    """Inside, so many jobs train, as their coordinators report."""
     for node in NODES:
         make_node(namespace.api, node)
     make_claim(namespace)

@@ -115,7 +115,11 @@ def _status_now(members: tuple[MemberStatus, ...]) -> CoordinatorStatus:
     step = int(time.time() / STEP_SECONDS)
     progress = Progress(generation=GenerationNumber(1, 1), rank=0, step=step, time=time.time())
     return make_coordinator_status(
-        sequence=step, progress=progress, members=members, heard=(), world_size=len(members)
+        sequence=step,
+        progress=progress,
+        members=members,
+        agents_in_contact=(),
+        world_size=len(members),
     )
 
 

@@ -244,7 +244,7 @@ class Job:
         self.disconnect(agent)
         self._peers_fail(peers, agent.state.record)
 
-    def silence(self, agent: SimulatedAgent) -> None:
+    def cut_off(self, agent: SimulatedAgent) -> None:
         """Its node loses power or network: nothing of it arrives, and its peers hang."""
         agent.reachable = False
 

@@ -48,7 +48,7 @@ def operator() -> str:
 def coordinator() -> str:
     """Of a coordinator that has lost a worker and found a straggler."""
     job, agents = start_job(steps=10_000)
-    job.silence(agents[2])
+    job.cut_off(agents[2])
     job.wait(3.0)
     job.pace[1] = 2.0
     job.wait(20.0)

@@ -25,7 +25,7 @@ from devcluster.pki import Authority
 
 PAGE = "2"
 """Objects in a page of a list while there are faults, so that lists have more than one."""
-SILENT_SECONDS = 20.0
+STUCK_SECONDS = 20.0
 """Longer than any client waits for an answer to its request."""
 LATE_SECONDS = (0.5, 8.0)
 WATCH_SECONDS = (0.2, 8.0)
@@ -47,16 +47,16 @@ class Fault(Enum):
     """It is carried out, and the connection is closed without an answer."""
     LATE = auto()
     """The connection is closed at once. A write is carried out seconds later."""
-    SILENT = auto()
+    STUCK = auto()
     """Nothing is answered until the client gives up. A write is carried out then."""
 
 
 Weights = dict[Fault, float]
-REQUESTS: Weights = {Fault.REFUSED: 10, Fault.LOST: 5, Fault.LATE: 5, Fault.SILENT: 1}
+REQUESTS: Weights = {Fault.REFUSED: 10, Fault.LOST: 5, Fault.LATE: 5, Fault.STUCK: 1}
 PAGES: Weights = {**REQUESTS, Fault.GONE: 5}
-WATCHES: Weights = {Fault.REFUSED: 15, Fault.GONE: 15, Fault.SILENT: 2, Fault.DROPPED: 68}
+WATCHES: Weights = {Fault.REFUSED: 15, Fault.GONE: 15, Fault.STUCK: 2, Fault.DROPPED: 68}
 LEASES: Weights = {Fault.REFUSED: 10, Fault.LOST: 5, Fault.LATE: 3}
-"""In percent. No silence: a leader that cannot renew its Lease for 10 s ends."""
+"""In percent. None is stuck: a leader that cannot renew its Lease for 10 s ends."""
 
 
 class FaultyProxy:
@@ -165,9 +165,9 @@ class FaultyProxy:
             case Fault.LATE:
                 self._carry_out_later(sent, self._random.uniform(*LATE_SECONDS))
                 return _closed(request)
-            case Fault.SILENT:
+            case Fault.STUCK:
                 try:
-                    await asyncio.sleep(SILENT_SECONDS)
+                    await asyncio.sleep(STUCK_SECONDS)
                 finally:  # the client has given up
                     self._carry_out_later(sent, 0.0)
                 return _closed(request)

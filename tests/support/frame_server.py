@@ -18,7 +18,7 @@ class FrameServer(LoopbackServer):
         self.accepts = threading.Event()
         """Cleared: the handshake does not end."""
         self.accepts.set()
-        self.answer = Kind.HEARD
+        self.answer = Kind.KNOWN
         self.requests: list[str] = []
         self.frames: list[Beat] = []
         self._lines: list[socket.socket] = []

@@ -98,7 +98,7 @@ class LargeJob:
     # --- events -----------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        """The coordinator is paused meanwhile: silence is not what is looked at here."""
+        """The coordinator is paused meanwhile: lost contact is not what is looked at here."""
         self.now += seconds
         self.tick()
 

@@ -133,17 +133,17 @@ class Simulation:
     unanswered_since: datetime | None = None
     """Since when the operator gets no answer of the coordinator."""
     died: datetime | None = None
-    """Since when the coordinator is dead: agents do not hear it either."""
+    """Since when the coordinator is dead: it does not answer agents either."""
     agents_answer: bool = True
     """Whether the operator reaches agents of living nodes."""
     trusts_agents: bool = True
     outcome: Outcome | None = None
-    silent_since: dict[str, datetime] = field(default_factory=dict)
+    lost_since: dict[str, datetime] = field(default_factory=dict)
     """UID -> since when the coordinator calls it lost."""
     trains_elsewhere: bool = False
     """Whether the coordinator says that workers train on without it."""
-    unheard_since: dict[str, datetime] = field(default_factory=dict)
-    """UID of a worker that runs and is no member -> since when nothing is heard of it."""
+    no_contact_since: dict[str, datetime] = field(default_factory=dict)
+    """UID of a worker that runs and is no member -> since when it shows no life."""
     unreached: dict[str, datetime] = field(default_factory=dict)
     """UID of a worker -> since when the coordinator's address cannot be sent to it."""
     addresses_sent: list[str] = field(default_factory=list)
@@ -262,7 +262,7 @@ class Simulation:
         """Its kubelet and its pods are gone; the API server knows nothing of it."""
         self.dead_nodes.add(node)
         victims = [pod for pod in self.workers() if pod.node == node]
-        self.silent_since |= {pod.uid: self.now for pod in victims if pod.phase == "Running"}
+        self.lost_since |= {pod.uid: self.now for pod in victims if pod.phase == "Running"}
         if any(pod.node == node for pod in self.pods.values() if pod.role == names.COORDINATOR):
             self.lose_coordinator()
         return victims
@@ -320,10 +320,8 @@ class Simulation:
         return next((n for n in NODES if n not in taken and n not in pod.excluded_nodes), "")
 
     def _nodes_looked_at(self) -> set[str]:
-        silent = {
-            pod.node
-            for pod in self.pods.values()
-            if pod.terminating or pod.uid in self.silent_since
+        frozen = {
+            pod.node for pod in self.pods.values() if pod.terminating or pod.uid in self.lost_since
         }
         leading = {
             pod.node
@@ -332,7 +330,7 @@ class Simulation:
         }
         looked_at = {
             name
-            for name in {*silent, *leading, *self.unready_nodes, *self.status.suspected_nodes}
+            for name in {*frozen, *leading, *self.unready_nodes, *self.status.suspected_nodes}
             if name
         }
         self.watched = {name: self.watched.get(name, False) for name in looked_at}
@@ -352,18 +350,16 @@ class Simulation:
             for p in self.workers()
             if p.phase == "Running"
             and p.node not in self.dead_nodes
-            and p.uid not in self.unheard_since
+            and p.uid not in self.no_contact_since
         ]
-        self.silent_since = {
-            uid: since for uid, since in self.silent_since.items() if self._exists(uid)
-        }
-        heard = [p for p in running if p.uid not in self.silent_since]
-        first = {p.index: p for p in reversed([p for p in self.pods.values() if p in heard])}
-        reporting = [p for p in heard if first[p.index] is p]  # a second one of an index waits
+        self.lost_since = {uid: t for uid, t in self.lost_since.items() if self._exists(uid)}
+        alive = [p for p in running if p.uid not in self.lost_since]
+        first = {p.index: p for p in reversed([p for p in self.pods.values() if p in alive])}
+        reporting = [p for p in alive if first[p.index] is p]  # a second one of an index waits
         enough = len(reporting) >= 2
         members = [_member(p, rank if enough else None, "") for rank, p in enumerate(reporting)]
         members += [
-            _member(p, None, "silent") for p in self.workers() if p.uid in self.silent_since
+            _member(p, None, "unresponsive") for p in self.workers() if p.uid in self.lost_since
         ]
         status = make_coordinator_status(
             term=pod.term,
@@ -379,8 +375,8 @@ class Simulation:
             restart_answer=self.restart_answer,
             waiting=ELSEWHERE if self.trains_elsewhere else None,
         )
-        lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
-        since = {p.uid: self.unheard_since.get(p.uid, self.now) for p in self.workers()}
+        lost = {uid: (self.now - since).total_seconds() for uid, since in self.lost_since.items()}
+        since = {p.uid: self.no_contact_since.get(p.uid, self.now) for p in self.workers()}
         return CoordinatorView(
             status,
             failures=int(self.unanswered_since is not None),
@@ -390,19 +386,21 @@ class Simulation:
             error="it takes too long",
             answering_seconds=60,
             lost_seconds=lost,
-            silent_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
+            no_contact_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
         )
 
     def _since(self, time: datetime | None) -> float:
         return (self.now - time).total_seconds() if time else 0.0
 
     def _contacts(self, coordinator: Pod) -> dict[str, CoordinatorContact]:
-        """What agents say: asked while the coordinator does not answer."""
+        """What agents report: asked while the coordinator does not answer."""
         if self.unanswered_since is None or not self.agents_answer or not self.trusts_agents:
             return {}
-        said = CoordinatorContact(term=coordinator.term, unheard_seconds=self._since(self.died))
+        contact = CoordinatorContact(
+            term=coordinator.term, unanswered_seconds=self._since(self.died)
+        )
         running = [pod for pod in self.workers() if pod.phase == "Running"]
-        return {pod.uid: said for pod in running if pod.node not in self.dead_nodes}
+        return {pod.uid: contact for pod in running if pod.node not in self.dead_nodes}
 
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())
@@ -494,8 +492,8 @@ def training() -> Simulation:
 
 def assert_explained(what: Plan) -> None:
     """Asserts that each condition that is False has a message, and that Ready shows the waiting."""
-    silent = [c.type for c in what.status.conditions if c.status == "False" and not c.message]
-    assert not silent, f"conditions that are False without a message: {silent}"
+    empty = [c.type for c in what.status.conditions if c.status == "False" and not c.message]
+    assert not empty, f"conditions that are False without a message: {empty}"
     ready = what.status.condition("Ready")
     if ready is not None and what.waiting is not None:
         assert (ready.status, ready.reason, ready.message) == (

@@ -113,7 +113,9 @@ class PlayedCluster:
         self.kubelets.run_bound(metadata["name"], stub.address)
 
     def _lead(self) -> None:
-        """Let each coordinator report the workers that run, and obey. One that has no pod ends."""
+        """Let each coordinator report the workers that run, and do what it is asked. One that has
+        no pod ends.
+        """
         led = set()
         for of_job in self.pods.values():
             workers = [p for p in of_job if p["status"]["phase"] == "Running" and _index(p) >= 0]

@@ -30,8 +30,8 @@ type Agent struct {
 	inside bool // its ranks are in the generation of its record
 	outbox [][]byte
 	newest Step    // of its ranks in this generation
-	unsent bool    // nothing has been said of that step
-	said   float64 // when something was said of a step
+	unsent bool    // nothing has been sent of that step
+	sent   float64 // when something was sent of a step
 	socket *Socket // of a coordinator that has welcomed it
 	term   int     // of that coordinator
 	gone   bool
@@ -71,7 +71,7 @@ func (a *Agent) connectOnce() (welcomed bool) {
 		return false
 	}
 	defer socket.close()
-	if socket.send(a.greeting()) != nil {
+	if socket.send(a.hello()) != nil {
 		return false
 	}
 	over := make(chan struct{})
@@ -96,7 +96,7 @@ func (a *Agent) connectOnce() (welcomed bool) {
 	return welcomed
 }
 
-func (a *Agent) greeting() []byte {
+func (a *Agent) hello() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	hello := a.hello
@@ -141,7 +141,7 @@ func (a *Agent) begin(record *Record) {
 	wasInside, place := a.inside, record.places[a.hello.member]
 	a.hello.record, a.inside = record, place.Ranks > 0
 	a.ended, a.hello.restored = nil, ""
-	a.outbox, a.newest, a.unsent, a.said = nil, Step{}, false, math.Inf(-1)
+	a.outbox, a.newest, a.unsent, a.sent = nil, Step{}, false, math.Inf(-1)
 	a.put(heldSnapshots(a.taken))
 	if a.inside {
 		step := a.group.steps()
@@ -152,11 +152,11 @@ func (a *Agent) begin(record *Record) {
 	a.group.begun(former, record, wasInside, place.Ranks > 0)
 }
 
-// ranks returns what each of its ranks has to say. The lock is held.
-func (a *Agent) ranks(say func(rank int) []string) (texts []string) {
+// ranks returns what each of its ranks has to send. The lock is held.
+func (a *Agent) ranks(report func(rank int) []string) (texts []string) {
 	place, _ := a.place()
 	for rank := place.First; rank < place.First+place.Ranks; rank++ {
-		texts = append(texts, say(rank)...)
+		texts = append(texts, report(rank)...)
 	}
 	return texts
 }
@@ -239,10 +239,10 @@ func (a *Agent) take(now float64) (message []byte, pause float64) {
 	if !a.unsent {
 		return nil, math.Inf(1)
 	}
-	if due := a.said + progressSeconds; now < due {
+	if due := a.sent + progressSeconds; now < due {
 		return nil, due - now
 	}
-	a.unsent, a.said = false, now
+	a.unsent, a.sent = false, now
 	number := a.hello.record.Number
 	return reports(a.ranks(func(rank int) []string {
 		return []string{progress(number, rank, a.newest)}

@@ -89,7 +89,7 @@ func (g *Managers) lose(limit float64) Answer {
 	received := g.traffic.received.Load()
 	answer := g.await(monotonic(), limit)
 	g.mu.Lock()
-	answer.Begun = last.shown + float64(g.settings.SilenceMs)/1000
+	answer.Begun = last.shown + float64(g.settings.TimeoutMs)/1000
 	g.mu.Unlock()
 	answer.Received = g.traffic.received.Load() - received
 	return answer

@@ -16,7 +16,7 @@ type Line struct {
 	welcomed bool
 }
 
-// receive obeys a message. An error ends the connection.
+// receive handles a message. An error ends the connection.
 func (l *Line) receive(message []byte) error {
 	if begin, found := readBegin(message); found {
 		return l.begin(begin, message)
@@ -33,7 +33,7 @@ func (l *Line) receive(message []byte) error {
 	case order.Kind == "record_wanted":
 		return l.answer(order)
 	case l.intake == nil || order.Kind == "exit":
-		l.obey(order)
+		l.handle(order)
 	case len(l.intake.held) >= mostHeld:
 		return errTooMany
 	default:
@@ -101,7 +101,7 @@ func (l *Line) answer(order Order) error {
 	return nil
 }
 
-func (l *Line) obey(order Order) {
+func (l *Line) handle(order Order) {
 	agent := l.agent
 	switch order.Kind {
 	case "welcome":

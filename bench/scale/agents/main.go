@@ -22,7 +22,7 @@ type Settings struct {
 	Ranks         int    `json:"ranks"` // of each
 	StepMs        int    `json:"step_ms"`
 	SnapshotSteps int    `json:"snapshot_steps"`
-	SilenceMs     int    `json:"silence_ms"` // after which a lighthouse counts a manager as lost
+	TimeoutMs     int    `json:"timeout_ms"` // after which a lighthouse counts a manager as lost
 }
 
 // Command is one line of the input.

@@ -124,8 +124,8 @@ def _of_flags(flags: dict[str, Any]) -> Object:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if problems := validate(Document(Path("flags"), job)):
-        said = "\n".join(f"{problem.field}: {problem.message}" for problem in problems)
-        raise click.ClickException(f"the flags describe no valid job: {said}")
+        reasons = "\n".join(f"{problem.field}: {problem.message}" for problem in problems)
+        raise click.ClickException(f"the flags describe no valid job: {reasons}")
     return job
 
 

@@ -139,7 +139,7 @@ def run(
     spec = _spec_of(given, folder)
     if spec.progress_pattern and not has_re2():
         raise click.ClickException(f"{file}: spec.{NEEDS_RE2}")
-    if spec.launcher == "torchrun":
+    if spec.uses_torchrun:
         wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)
         sys.exit(play_torchrun(wanted, faults, plain, summary_file))
     if lines := [fault for fault in faults if fault.unit == "line"]:
@@ -160,7 +160,7 @@ def run(
     outcome = _play(local, plain)
     summary = summarize(local, outcome, time.monotonic() - start)
     click.echo(sentence(summary))
-    _say_more(outcome, f"regroup run {click.format_filename(file)} --directory {folder}")
+    _print_more(outcome, f"regroup run {click.format_filename(file)} --directory {folder}")
     if summary_file is not None:
         write(summary, summary_file)
     if missed := never_injected(local.pending_faults):
@@ -168,7 +168,7 @@ def run(
     sys.exit(0 if outcome.result == "completed" and not missed else 1)
 
 
-def _say_more(outcome: Outcome, command: str) -> None:
+def _print_more(outcome: Outcome, command: str) -> None:
     """Say why a job failed, or by which command a suspended one goes on."""
     if outcome.result == "failed":
         click.echo(without_escapes(outcome.message), err=True)

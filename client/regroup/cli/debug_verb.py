@@ -40,7 +40,7 @@ def debug(cluster: ChosenCluster, name: str, output: str | None) -> None:
     from regroup.kubernetes.pod_record import read_pods
 
     job = read_job(cluster.api.job(cluster.namespace, name))
-    if job.spec.get("launcher") == "torchrun":
+    if job.uses_torchrun:
         raise click.ClickException(
             f"{name} has spec.launcher: torchrun, whose ranks show no stacks: run py-spy in its "
             "pods (`kubectl exec`), where that is allowed"

@@ -46,8 +46,8 @@ def separate(documents: Sequence[Document]) -> tuple[JobFile, list[Problem]]:
         return JobFile(jobs, None), problems
     code = maps[0]
     if len(jobs) != 1:
-        said = f"a ConfigMap stands beside one job that mounts it, and here are {len(jobs)}"
-        problems.append(problem_at(code, ("kind",), said))
+        problem = f"a ConfigMap stands beside one job that mounts it, and here are {len(jobs)}"
+        problems.append(problem_at(code, ("kind",), problem))
     return JobFile(jobs, code), [*problems, *_problems_of(code)]
 
 
@@ -58,14 +58,14 @@ def mismatches(found: JobFile) -> Iterator[Problem]:
     code, (job,) = found.code, found.jobs
     shown = [quote(_metadata(one).get("namespace") or "absent") for one in (code, job)]
     if shown[0] != shown[1]:
-        said = f"is {shown[0]}, and that of the job {shown[1]}: write the same"
-        yield problem_at(code, ("metadata", "namespace"), said)
+        problem = f"is {shown[0]}, and that of the job {shown[1]}: write the same"
+        yield problem_at(code, ("metadata", "namespace"), problem)
     if not list(_mounts(job.value, _metadata(code)["name"])):
-        said = (
+        problem = (
             f"container {MAIN_CONTAINER} of the job mounts no ConfigMap of this name: name it in "
             "spec.template.spec.volumes and in volumeMounts"
         )
-        yield problem_at(code, ("metadata", "name"), said)
+        yield problem_at(code, ("metadata", "name"), problem)
 
 
 def job_in_folder(job: Object, code: Object, folder: Path) -> Object:

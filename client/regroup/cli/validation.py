@@ -155,7 +155,7 @@ def _explain(document: Document, details: Any) -> Problem:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """What to say behind an unknown name: one that is spelled like it, or all that are known."""
+    """What to add behind an unknown name: one that is spelled like it, or all that are known."""
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f": did you mean {close[0]!r}?"

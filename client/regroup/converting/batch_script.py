@@ -139,10 +139,10 @@ def _draft(asked: Allocation, launch: Launch, options: ConvertOptions, report: R
 def _size(asked: Allocation, launch: Launch, report: Report) -> Size:
     """Workers are nodes. Tasks of a node are ranks, but where torchrun starts the ranks."""
     nodes = asked.nodes
-    said = launch.flags.nodes
+    flagged = launch.flags.nodes
     if nodes is None and asked.tasks is None:
-        bounds = said if said and said[0] != said[1] else None
-        return Size(said[1] if said else launch.flags.machines or 1, bounds)
+        bounds = flagged if flagged and flagged[0] != flagged[1] else None
+        return Size(flagged[1] if flagged else launch.flags.machines or 1, bounds)
     tasks = asked.ranks
     if launch.starter != "python" and (tasks or 1) > 1:
         report(left_out(f"{tasks} tasks of a node", "torchrun starts the ranks"))

@@ -32,7 +32,7 @@ _TORCHRUN_MODULES = (
 )  # fmt: skip
 _OLD = "torch.distributed.launch"
 _TOOLS = {("-m", "pip"), ("-m", "venv")}
-_STOCK = "only launcher torchrun obeys it"
+_STOCK = "only launcher torchrun supports it"
 _ELSEWHERE = "another step: put it into the image or an init container"
 _UNKNOWN = "its value is not known here"
 
@@ -230,7 +230,7 @@ def _require_known(script: Script, in_shell: bool) -> None:
 
 
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
-    """The command behind a program such as `uv run`, and what is to be said of that."""
+    """The command behind a program such as `uv run`, and what is to be reported of that."""
     first = words[0] if words else ""
     known = STARTERS | LAUNCHERS | SHELLS
     if INTERPRETER.fullmatch(first) or name(first) in known or first.endswith(".py"):
@@ -265,7 +265,7 @@ def _launcher(words: list[str]) -> tuple[FlagTable | None, list[str], list[str]]
 def _sorted_flags(
     table: FlagTable, found: Sequence[FoundFlag], refused: Mapping[str, str]
 ) -> tuple[list[FoundFlag], list[str]]:
-    """The flags that are obeyed, and sentences about the others."""
+    """The flags that are applied, and sentences about the others."""
     kept: list[FoundFlag] = []
     dropped: list[str] = []
     for flag in found:

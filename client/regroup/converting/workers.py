@@ -69,9 +69,9 @@ def put_size(draft: Draft, size: Size, launch: Launch, limits_of: Pod, report: R
             "spec.nprocPerNode: auto is one rank without a GPU, where torchrun would start one "
             "for each CPU"
         )
-    said = launch.flags.max_restarts
-    _report_other("maxRestarts", size.max_restarts, said, report)
-    draft.put("restartPolicy.maxRestarts", size.max_restarts if said is None else said)
+    asked = launch.flags.max_restarts
+    _report_other("maxRestarts", size.max_restarts, asked, report)
+    draft.put("restartPolicy.maxRestarts", size.max_restarts if asked is None else asked)
 
 
 def _workers(size: Size, launch: Launch, report: Report) -> tuple[int, tuple[int, int] | None]:
@@ -86,10 +86,10 @@ def _workers(size: Size, launch: Launch, report: Report) -> tuple[int, tuple[int
     return size.replicas, size.bounds
 
 
-def _report_other(name: str, given: object, said: object, report: Report) -> None:
+def _report_other(name: str, given: object, asked: object, report: Report) -> None:
     """Report a number of the object where the command says another."""
-    if said is not None and given not in (None, said):
-        report(left_out(f"{name} {given}", f"the command says {said}"))
+    if asked is not None and given not in (None, asked):
+        report(left_out(f"{name} {given}", f"the command says {asked}"))
 
 
 def _ranks(size: Size, launch: Launch, replicas: int, report: Report) -> Ranks:

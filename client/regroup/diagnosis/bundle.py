@@ -68,7 +68,7 @@ class Bundle:
             return
         self._add("pods.yaml", lambda: _yaml(documents))
         pods = read_pods(documents)
-        if job.spec.get("launcher") != "torchrun" and any(pod.role == WORKER for pod in pods):
+        if not job.uses_torchrun and any(pod.role == WORKER for pod in pods):
             self._add("stacks.txt", lambda: self._stacks(pods))
         for pod in pods:
             for query in queries(pod, LogQuery(tail_lines=lines)):

@@ -187,7 +187,7 @@ def claim(name: str, document: Object | None, gap: str) -> Finding:
 
 
 def no_claim() -> Finding:
-    """Where nobody has said which storage to check."""
+    """Where nobody has named which storage to check."""
     advice = "give --claim NAME: a ReadWriteMany claim of this namespace"
     return Finding("storage", "warn", "not checked", advice)
 

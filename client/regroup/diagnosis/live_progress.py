@@ -42,8 +42,7 @@ def with_live_progress(
 
 def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
     pod = next((worker.pod for worker in job.status.workers if worker.rank == 0), None)
-    is_ours = job.spec.get("launcher") != "torchrun"
-    if pod is None or not is_ours or job.phase not in ("Running", "Resizing"):
+    if pod is None or job.uses_torchrun or job.phase not in ("Running", "Resizing"):
         return None
     try:
         text = api.get_of_pod(job.namespace, pod, AGENT_METRICS_PORT, "/metrics", SECONDS)

@@ -55,8 +55,8 @@ def kill_rank(api: CommandRunner, namespace: str, pod: PodRecord, rank: int) -> 
     interpreter = pod.command[0] if pod.command else "python3"
     output = api.run_in_pod(namespace, pod, [interpreter, "-c", PROGRAM, str(rank)], SECONDS)
     if output.exit_code:
-        said = " ".join(output.stderr.split()[-20:])
-        raise ClusterError(f"cannot kill rank {rank} in pod {pod.name}: {said}")
+        reason = " ".join(output.stderr.split()[-20:])
+        raise ClusterError(f"cannot kill rank {rank} in pod {pod.name}: {reason}")
     if not output.stdout.split():
         raise ClusterError(
             f"pod {pod.name} has no process of rank {rank}: the ranks may just have changed; try "

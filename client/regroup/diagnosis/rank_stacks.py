@@ -38,7 +38,7 @@ class StackGroup:
 
 
 @dataclass(frozen=True)
-class SilentGroup:
+class MissingStacks:
     """Ranks, or a pod, that showed no stack."""
 
     who: str
@@ -53,26 +53,26 @@ class StackReport:
     job: str
     groups: tuple[StackGroup, ...]
     """The smallest one first: most ranks wait for those that are elsewhere."""
-    silent: tuple[SilentGroup, ...]
+    missing: tuple[MissingStacks, ...]
 
 
 def fold(job: str, answers: Sequence[WorkerAnswer], *, all_threads: bool) -> StackReport:
     """Put ranks with equal stacks together: of the main thread, or of all."""
     stacks: dict[tuple[tuple[str, ...], ...], list[int]] = defaultdict(list)
-    silent: dict[str, list[int]] = defaultdict(list)
+    missing: dict[str, list[int]] = defaultdict(list)
     for rank in (rank for answer in answers for rank in answer.ranks):
         threads = _threads(rank.text)
         if threads:
             stacks[threads if all_threads else threads[:1]].append(rank.rank)
         else:
-            silent[rank.silence or "shows no stack"].append(rank.rank)
+            missing[rank.missing or "shows no stack"].append(rank.rank)
     groups = [StackGroup(tuple(sorted(ranks)), threads) for threads, ranks in stacks.items()]
     return StackReport(
         job,
         tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks))),
         (
-            *(SilentGroup(f"pod {a.pod}", _without_ranks(a)) for a in answers if not a.ranks),
-            *(SilentGroup(name_ranks(ranks), why) for why, ranks in silent.items()),
+            *(MissingStacks(f"pod {a.pod}", _without_ranks(a)) for a in answers if not a.ranks),
+            *(MissingStacks(name_ranks(ranks), why) for why, ranks in missing.items()),
         ),
     )
 
@@ -118,8 +118,8 @@ def stack_lines(report: StackReport, width: int) -> list[str]:
     answered = sum(len(group.ranks) for group in report.groups)
     ranks = "1 rank" if answered == 1 else f"{answered} ranks"
     lines = [f"{report.job}: {ranks} answered, {_different(len(report.groups))}"]
-    for silent in report.silent:
-        lines += ["", *paragraph(f"{silent.who} {silent.why}", width, "  ", "")]
+    for missing in report.missing:
+        lines += ["", *paragraph(f"{missing.who} {missing.why}", width, "  ", "")]
     for group in report.groups:
         lines += ["", *paragraph(f"{name_ranks(group.ranks)}:", width, "  ", "")]
         for number, frames in enumerate(group.threads):

@@ -52,8 +52,8 @@ def _running(api: ClusterApi, namespace: str, name: str, deadline: float) -> Pod
         is_over = pod.phase in ("Failed", "Succeeded") or pod.waiting_reason in _HOPELESS
         if is_over or time.monotonic() > deadline:
             why = _obstacle(pod) or _newest_warning(api, namespace, name) or pod.waiting_reason
-            said = printable(why[:_MOST_SHOWN]) or "nothing says why"
-            raise ClusterError(f"pod {name} does not run: {pod.phase}: {said}")
+            reason = printable(why[:_MOST_SHOWN]) or "nothing says why"
+            raise ClusterError(f"pod {name} does not run: {pod.phase}: {reason}")
         time.sleep(LOOK_SECONDS)
 
 

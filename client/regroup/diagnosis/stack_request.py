@@ -47,8 +47,8 @@ def _ask(api: CommandRunner, namespace: str, pod: PodRecord) -> WorkerAnswer:
 
 def _read(pod: str, output: CommandOutput) -> WorkerAnswer:
     if output.exit_code:
-        said = " ".join(output.stderr.split()) or f"exit code {output.exit_code}"
-        return WorkerAnswer(pod, missing=f"does not answer: {said}")
+        reason = " ".join(output.stderr.split()) or f"exit code {output.exit_code}"
+        return WorkerAnswer(pod, missing=f"does not answer: {reason}")
     if not output.stdout.strip():
         return WorkerAnswer(pod, missing="runs a release that cannot show stacks")
     try:

@@ -87,8 +87,8 @@ class Probe:
     def _shell(self, pod: PodRecord, line: str) -> str:
         output = self.api.run_in_pod(self.namespace, pod, ["sh", "-c", line], STEP_SECONDS)
         if output.exit_code:
-            said = " ".join(output.stderr.split()) or f"exit code {output.exit_code}"
-            raise ClusterError(f"pod {pod.name} on {pod.node} cannot use the volume: {said}")
+            reason = " ".join(output.stderr.split()) or f"exit code {output.exit_code}"
+            raise ClusterError(f"pod {pod.name} on {pod.node} cannot use the volume: {reason}")
         return output.stdout
 
     def _pod(self, name: str) -> Object:

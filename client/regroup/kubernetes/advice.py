@@ -74,7 +74,7 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.ContainerCreating: Advice(
         "maybe", "look at the pod's events: an image is still being pulled, or a mount is missing"
     ),
-    Reason.WorkerSilent: Advice(
+    Reason.WorkerUnresponsive: Advice(
         "maybe", "read the worker's log; the operator replaces it 30 s after its last sign of life"
     ),
     Reason.Suspended: Advice("no", "to train on: kubectl trainingjob resume NAME"),

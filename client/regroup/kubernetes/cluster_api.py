@@ -62,7 +62,7 @@ class ClusterApi:
         return CoreV1Api(self._api)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close its connections; no other method may be called afterwards."""
         self._api.close()
 
     # --- TrainingJobs -----------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class ClusterApi:
         return self._ask(asked, self._core.read_namespaced_pod, namespace=namespace, name=name)
 
     def create_pod(self, namespace: str, body: Object) -> None:
-        """Create a pod."""
+        """Create a pod. Nothing is returned: its node may refuse it later."""
         asked = Request("create", "pods", namespace, str(body["metadata"]["name"]))
         self._ask(asked, self._core.create_namespaced_pod, namespace=namespace, body=body)
 
@@ -234,7 +234,7 @@ class ClusterApi:
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
         """Yield the lines of a container's log; with `follow` until the container ends, however
-        long it is silent.
+        long it has no new line.
         """
         asked = Request("get", "pods/log", namespace, pod)
         options: dict[str, Any] = {

@@ -117,8 +117,8 @@ def _ledger(job: JobRecord) -> list[str]:
 
 def _conditions(job: JobRecord, now: datetime, width: int) -> list[str]:
     shown = [f"  {line}" for line in job_summary.condition_table(job, now)]
-    said = bullets(job_summary.condition_sentences(job), width)
-    return [*shown, *said] if job.status.conditions else []
+    sentences = bullets(job_summary.condition_sentences(job), width)
+    return [*shown, *sentences] if job.status.conditions else []
 
 
 def _recoveries(job: JobRecord, now: datetime, width: int) -> list[str]:

@@ -41,6 +41,11 @@ class JobRecord:
         return f"{RESOURCE}/{self.name}"
 
     @property
+    def uses_torchrun(self) -> bool:
+        """Whether stock torchrun starts the ranks, and no coordinator leads them."""
+        return self.spec.get("launcher") == "torchrun"
+
+    @property
     def replicas(self) -> int:
         """Workers that are wanted."""
         return _number(self.spec.get("replicas"), 1)

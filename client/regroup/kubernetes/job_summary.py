@@ -160,7 +160,7 @@ def progress(job: JobRecord, now: datetime) -> str:
 
 
 def checkpoint(job: JobRecord, now: datetime) -> str:
-    """The newest checkpoint."""
+    """Step, age and size of the newest checkpoint; "none yet" before the first."""
     saved = job.status.checkpoint
     if saved.last_step is None:
         return "none yet"
@@ -180,7 +180,7 @@ def goodput(job: JobRecord) -> str:
 
 
 def condition_table(job: JobRecord, now: datetime) -> list[str]:
-    """All conditions."""
+    """The lines of a table with all conditions, and for how long each has been so."""
     rows = [
         (c.type, c.status, c.reason, age(time_of(c.last_transition_time), now))
         for c in job.status.conditions

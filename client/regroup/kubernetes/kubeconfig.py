@@ -39,7 +39,7 @@ class Target:
             raise ClusterError(self._explain("does not exist"))
         settings = client.Configuration()
         settings.retries = 1  # of a request without an answer; more would hide an outage
-        settings.keep_alive = True  # a log that is followed may be silent for hours
+        settings.keep_alive = True  # a log that is followed may have no line for hours
         with _logged_errors() as logged:
             try:
                 if self._in_pod():

@@ -1,8 +1,8 @@
 """Commands in containers of pods, and their ports, over a WebSocket through the API server, as
 `kubectl exec` and `kubectl port-forward` reach them.
 
-The official client has both, but not for several threads, and it does not say to the API server
-whom to impersonate.
+The official client has both, but not for several threads, and it does not announce to the API
+server whom to impersonate.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class CommandStream:
                 stderr = (stderr + frame[1:])[-_STDERR_TAIL:]
             else:
                 received.add(self._asked, frame)
-        said = stderr.decode(errors="replace")
-        self.output = CommandOutput("", said, _exit_code(self._asked, received.status))
+        text = stderr.decode(errors="replace")
+        self.output = CommandOutput("", text, _exit_code(self._asked, received.status))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Choice:
 
 def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:
     """What the options choose for this job."""
-    return Choice(rank, failed, prefixed=job.spec.get("launcher") != "torchrun")
+    return Choice(rank, failed, prefixed=not job.uses_torchrun)
 
 
 def queries(pod: PodRecord, wanted: LogQuery) -> list[LogQuery]:
@@ -113,7 +113,7 @@ class Follower:
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
     _ends: dict[str, float] = field(default_factory=dict)
     """Pod -> when the stream of its log ended."""
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines as they come, until the job has ended and all are read."""
@@ -134,7 +134,7 @@ class Follower:
         except ClusterError as error:
             if not error.may_pass:
                 raise
-            self._tell(str(error))
+            self._report(str(error))
             return False
         for pod in self.choice.pods(job, pods):
             if query := self._query(pod):
@@ -154,23 +154,23 @@ class Follower:
             return self.query
         if self._threads[pod.name].is_alive() or pod.phase != "Running" or pod.deleting:
             return None
-        silent = time.monotonic() - self._ends.get(pod.name, math.inf)
-        if silent < 2 * self.pause:  # a pod that has just ended may still be shown as running
+        idle = time.monotonic() - self._ends.get(pod.name, math.inf)
+        if idle < 2 * self.pause:  # a pod that has just ended may still be shown as running
             return None
-        return LogQuery(follow=True, since_seconds=math.ceil(silent))
+        return LogQuery(follow=True, since_seconds=math.ceil(idle))
 
     def _follow(self, job: JobRecord, pod: PodRecord, query: LogQuery) -> None:
         try:
-            lines = read_logs(self.source, job.namespace, [pod], self.choice, query, self._tell)
+            lines = read_logs(self.source, job.namespace, [pod], self.choice, query, self._report)
             for line in lines:
                 self._lines.put(line)
         except Exception as error:  # the end of a thread would show a traceback
-            self._tell(f"{pod.name}: {type(error).__name__}: {error}")
+            self._report(f"{pod.name}: {type(error).__name__}: {error}")
         finally:
             self._ends[pod.name] = time.monotonic()
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         """Note it, once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self.note(text)

@@ -162,8 +162,8 @@ def _node_problem(condition: Object) -> str:
     if status == "True" if kind == "Ready" else status != "True":
         return ""
     what = "it is not Ready" if kind == "Ready" else f"it has {kind}"
-    said = str(condition.get("message") or "")
-    return f"{what} ({said})" if said else what
+    message = str(condition.get("message") or "")
+    return f"{what} ({message})" if message else what
 
 
 def read_quota(document: Object) -> QuotaRecord:

@@ -27,7 +27,7 @@ _CONFLICT = 409
 
 def submit(api: ClusterApi, namespace: str, job: Object, code: Object) -> Object:
     """Create the job, then its ConfigMap `code`, then resume the job unless it was to be suspended.
-    Returns the job. Annotation CODE tells whether a job that is there is the same.
+    Returns the job. Annotation CODE shows whether a job that is there is the same.
 
     Raises ClusterError; a job whose code was refused is deleted again.
     """

@@ -1,4 +1,4 @@
-"""`top`: how fast each job is, by its metrics or by what its status said last. Pure."""
+"""`top`: how fast each job is, by its metrics or by its last status. Pure."""
 
 from __future__ import annotations
 

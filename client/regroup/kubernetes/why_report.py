@@ -44,7 +44,7 @@ class OperatorSign:
 
     state: Literal["present", "away", "unknown"]
     evidence: str
-    """Empty when nothing can be said."""
+    """Empty when nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,8 @@ def pod_problem(pod: PodRecord, now: datetime) -> str:
     if pod.unschedulable and not pod.node:
         return f"has no node for {age(pod.created, now)}: {pod.unschedulable}"
     if pod.waiting_reason:
-        said = f": {pod.waiting_message}" if pod.waiting_message else ""
-        return f"{pod.waiting_reason}{where}{said}{_ended(pod, now)}"
+        detail = f": {pod.waiting_message}" if pod.waiting_message else ""
+        return f"{pod.waiting_reason}{where}{detail}{_ended(pod, now)}"
     if pod.phase in ("Pending", "Unknown"):
         return f"{pod.phase} for {age(pod.created, now)}{where}"
     return f"{pod.phase}{where}{_ended(pod, now)}" if pod.failed else ""

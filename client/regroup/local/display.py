@@ -37,7 +37,7 @@ PHASE_STYLES = {
 
 
 def without_escapes(text: str) -> str:
-    """A text of a rank without the escapes and control characters that steer a terminal. Tabs and
+    """A text of a rank without the escapes and control characters that control a terminal. Tabs and
     ends of lines stay.
     """
     return _ESCAPES.sub("", text)
@@ -77,8 +77,8 @@ class Display:
         self._console.print(shown, soft_wrap=True)
 
     def line(self, text: str) -> None:
-        """Print a line of a rank, without what would steer the terminal. A rank may write hundreds
-        of thousands: rich is slow for that.
+        """Print a line of a rank, without what would control the terminal. A rank may write
+        hundreds of thousands: rich is slow for that.
         """
         text = without_escapes(text)
         if self._live is None:

@@ -48,7 +48,7 @@ class Fault:
 
 
 def never_injected(faults: Sequence[Fault]) -> str:
-    """What to say of faults that did not come before the end of a run; empty without any."""
+    """What to report of faults that did not come before the end of a run; empty without any."""
     named = ", ".join(f"--kill {fault}" for fault in faults)
     return named and (
         f"{named}: the run ended first, and nothing was killed: give an earlier moment, and a "

@@ -34,3 +34,8 @@ class RunRecord(BaseModel):
     """The newest one, with the recoveries of all coordinators of the run. None under torchrun."""
     outcome: Outcome | None = None
     """None until the run has ended, and where it was killed."""
+
+    @property
+    def uses_torchrun(self) -> bool:
+        """Whether stock torchrun starts the ranks, and no coordinator leads them."""
+        return self.launcher == "torchrun"

@@ -45,7 +45,7 @@ def write(summary: dict[str, Any], file: Path) -> None:
         file.write_text(json.dumps(summary, indent=2) + "\n")
     except OSError as error:
         raise click.ClickException(
-            f"--summary {click.format_filename(file)}: {error.strerror}: the run has ended as said "
+            f"--summary {click.format_filename(file)}: {error.strerror}: the run ended as shown "
             "above; give a file that can be written the next time"
         ) from None
 

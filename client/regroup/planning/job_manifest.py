@@ -59,7 +59,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _refused_by_ranks(spec: TrainingJobSpec) -> Iterator[str]:
-    """What a spec may say, and the trainer refuses once it wraps the model."""
+    """What a spec may ask for, and the trainer refuses once it wraps the model."""
     config = spec.trainer
     if config is None:
         return

@@ -144,7 +144,7 @@ class Layout:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
+    """All numbers that divide `number`, 1 and itself included, ascending."""
     small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
     return sorted({*small, *(number // value for value in small)})
 

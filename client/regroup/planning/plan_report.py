@@ -67,7 +67,7 @@ def show(plan: Plan, console: Console, job: str, asked: Candidate | None = None)
     for reason, names in _refused(rows).items():
         console.print(f"[yellow]refused[/]: {', '.join(names)}: {escape(reason)}", highlight=False)
     if asked is not None:
-        console.print(_verdict(plan, asked), highlight=False)
+        console.print(_comparison(plan, asked), highlight=False)
     if plan.recommended is None:
         console.print(f"[bold red]no recommendation[/]: {escape(plan.reason)}", highlight=False)
         return
@@ -294,12 +294,12 @@ def _share(share: Share) -> str:
     return f"{share.value:.0%} of the peak, {share.origin} ({share.source})"
 
 
-def _verdict(plan: Plan, asked: Candidate) -> str:
+def _comparison(plan: Plan, asked: Candidate) -> str:
     unit, clock = unit_for(asked.memory.total, _BYTES), unit_for(asked.time.total, _SECONDS)
     limit = unit.of(memory_estimate.usable(plan.question.cluster.gpu))
-    said = (
+    reason = (
         f"{unit.of(asked.memory.total)} of {limit} {unit.name}, {clock.of(asked.time.total)} "
         f"{clock.name} a step"
     )
     word = "[green]fits[/]" if asked.fits else "[bold red]does not fit[/]"
-    return f"[bold]the file's own layout[/] <, {asked.layout.grid.name}: {word} ({said})"
+    return f"[bold]the file's own layout[/] <, {asked.layout.grid.name}: {word} ({reason})"

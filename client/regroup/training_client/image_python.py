@@ -1,4 +1,4 @@
-"""Whether the Python of an image can read what this one pickled, as far as can be told. Pure."""
+"""Whether the Python of an image can read what this one pickled, as far as is known. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _VERSION = re.compile(r"3\.\d{1,2}")
 _OF_TAG = re.compile(r"(?:python:|py|python[-_]?)(3)\.?(\d{1,2})(?!\d)")
 
 
-def python_of(image: str | None, said: str | None) -> str | None:
+def python_of(image: str | None, given: str | None) -> str | None:
     """The minor version of an image's Python, as 3.12: what the caller says, else what its tag
     does, as in python:3.12-slim and train:1-py312. None: nothing does. Raises ValueError.
     """
-    if said is not None:
-        if not _VERSION.fullmatch(said):
-            raise ValueError(f"python: {said!r} is no minor version: write it as '3.12'")
-        return said
+    if given is not None:
+        if not _VERSION.fullmatch(given):
+            raise ValueError(f"python: {given!r} is no minor version: write it as '3.12'")
+        return given
     found = _OF_TAG.search((image or "").rpartition("/")[2])
     return f"{found[1]}.{found[2]}" if found else None
 

@@ -50,7 +50,7 @@ def pip_command() -> list[str]:
 
 
 def wanted(item: dict[str, Any]) -> str:
-    """What to tell pip of an entry of its report."""
+    """What to pass to pip of an entry of its report."""
     metadata = item["metadata"]
     if item.get("is_direct"):
         return f"{metadata['name']} @ {item['download_info']['url']}"

@@ -39,14 +39,14 @@ class Packages:
 def base_document(name: str, given: TrainingJob | None, options: TrainOptions) -> Object:
     """The job without its code: the given one, with what the options say besides."""
     flags = _flags(name, options)
-    said = job_of_flags(flags)
-    said["spec"].pop("template")
+    asked = job_of_flags(flags)
+    asked["spec"].pop("template")
     base = given.document() if given is not None else {"metadata": {}, "spec": {}}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {**base["metadata"], "name": name},
-        "spec": strategic_merge(base["spec"], said["spec"]),
+        "spec": strategic_merge(base["spec"], asked["spec"]),
     }
 
 

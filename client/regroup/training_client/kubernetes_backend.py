@@ -96,8 +96,8 @@ class KubernetesBackend:
         from regroup.training_client.kubernetes_job import KubernetesJob
 
         metadata = document["metadata"]
-        said = (metadata.get("annotations") or {}).get(CODE_FORM, "")
-        return KubernetesJob(self._api, namespace, str(metadata["name"]), str(said))
+        form = (metadata.get("annotations") or {}).get(CODE_FORM, "")
+        return KubernetesJob(self._api, namespace, str(metadata["name"]), str(form))
 
 
 def _files_of(document: Object, code: SentCode) -> Mapping[str, bytes]:

@@ -104,8 +104,8 @@ class KubernetesJob(Job):
         words = [*pod.command[:-1], MODULE, *list_command(directory)]
         done = self.api.run_in_pod(self.namespace, pod, words, READ_SECONDS)
         if done.exit_code:
-            said = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
-            raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {said}")
+            reason = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
+            raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {reason}")
         return checkpoints_of(done.stdout)
 
     @contextmanager

@@ -56,7 +56,7 @@ class LocalBackend:
         if (missing := missing_extra("trainer", OF_TRAINER)) is not None:
             raise TrainingClientError(f"backend local: {missing}")
         spec = TrainingJobSpec.model_validate(document["spec"])
-        if spec.launcher != "regroup":
+        if spec.uses_torchrun:
             raise TrainingClientError(
                 "launcher: backend local runs launcher regroup: use `regroup run` for torchrun"
             )

@@ -210,7 +210,7 @@ class _Attempt:
             self._thread.join()
 
     def do(self, act: Callable[[LocalRun], object]) -> None:
-        """Call it from the run's own loop, unless the run has ended."""
+        """Call it from the run's event loop, unless the run has ended."""
         if self._loop is not None and self.outcome is None:
             with contextlib.suppress(RuntimeError):  # it ends at this moment
                 self._loop.call_soon_threadsafe(act, self.run)

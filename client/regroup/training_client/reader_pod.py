@@ -61,7 +61,7 @@ def reader_of(
     claim = claim_name(job)
     if claim is None:
         raise _unreadable(job.name, "its checkpoints lie in its pods: give train() a claim")
-    if job.launcher == "torchrun":
+    if job.spec.uses_torchrun:
         raise _unreadable(job.name, "launcher torchrun: its script saves in its own form")
     if job.status.checkpoint.last_step is None:
         raise no_checkpoint(job.name)

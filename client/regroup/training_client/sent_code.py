@@ -83,10 +83,10 @@ def code_of_function(
         here = f"{sys.version_info.major}.{sys.version_info.minor}"
         if problem := mismatch(here, python, image):
             raise CodeError(f"func: {name} must be pickled, since {error}. {problem}") from None
-        said = f"function {name} is sent by cloudpickle for Python {here}, since {error}"
-        return SentCode("cloudpickle", said, files_of(function, arguments), MAIN)
-    said = f"function {name} is sent as source: it is self-contained"
-    return SentCode("source", said, {MAIN: text.encode()}, MAIN)
+        explanation = f"function {name} is sent by cloudpickle for Python {here}, since {error}"
+        return SentCode("cloudpickle", explanation, files_of(function, arguments), MAIN)
+    explanation = f"function {name} is sent as source: it is self-contained"
+    return SentCode("source", explanation, {MAIN: text.encode()}, MAIN)
 
 
 def _require_fitting(
@@ -108,6 +108,6 @@ def code_of_script(path: Path, arguments: Sequence[str]) -> SentCode:
         content = path.read_bytes()
     except OSError as error:
         raise CodeError(f"script: {path}: {error.strerror}: give a file that can be read") from None
-    said = f"script {path.name} is sent as it is, without files beside it"
+    explanation = f"script {path.name} is sent as it is, without files beside it"
     name = path.name if _KEY.fullmatch(path.name) else MAIN
-    return SentCode("script", said, {name: content}, name, tuple(map(str, arguments)))
+    return SentCode("script", explanation, {name: content}, name, tuple(map(str, arguments)))

@@ -137,8 +137,8 @@ def _require_fitting(
 
 def _new_name(func: Callable[..., object] | None, script: str | Path | None) -> str:
     """A name that no other job has, as far as chance allows."""
-    wish = Path(script).stem if script is not None else getattr(func, "__name__", "job")
-    plain = re.sub(r"[^a-z0-9]+", "-", wish.lower()).strip("-0123456789")[:_NAME_LENGTH]
+    source = Path(script).stem if script is not None else getattr(func, "__name__", "job")
+    plain = re.sub(r"[^a-z0-9]+", "-", source.lower()).strip("-0123456789")[:_NAME_LENGTH]
     return f"{plain.strip('-') or 'job'}-{secrets.token_hex(3)}"
 
 
@@ -169,6 +169,6 @@ def _require_valid(document: Object, *, on_cluster: bool) -> None:
     """Raises TrainingClientError with all that is wrong with a job."""
     problems = validate(Document(Path("train"), document), on_cluster)
     if problems:
-        said = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-        advice = " (claim= names one)" if "checkpoint.storage" in said else ""
-        raise TrainingClientError(f"the arguments describe no valid job: {said}{advice}")
+        reasons = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+        advice = " (claim= names one)" if "checkpoint.storage" in reasons else ""
+        raise TrainingClientError(f"the arguments describe no valid job: {reasons}{advice}")

@@ -137,9 +137,9 @@ class _Content:
             )
         if ending.exit_code:
             words = " ".join(ending.stderr.rpartition("Error: ")[2].split())
-            said = printable(words[:_MOST_SHOWN])
+            reason = printable(words[:_MOST_SHOWN])
             raise TrainingClientError(
-                f"load_state_dict: {said or f'exit code {ending.exit_code}'} "
+                f"load_state_dict: {reason or f'exit code {ending.exit_code}'} "
                 f"(in {self._stream.where})"
             )
         return ending

@@ -59,7 +59,7 @@ def _status(found: RunRecord, outcome: Outcome | None) -> TrainingJobStatus:
     status, report = job_status(found.report, outcome, found.workers), found.report
     end = _time(found.time) if outcome is not None else None
     fields: dict[str, object] = {"start_time": _time(found.start), "completion_time": end}
-    if found.launcher == "torchrun":
+    if found.uses_torchrun:
         fields["progress"] = _progress(found)
         if outcome is None:
             fields |= {"phase": "Running", "message": "torchrun runs its ranks: see their logs"}

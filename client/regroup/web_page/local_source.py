@@ -85,8 +85,8 @@ class LocalSource:
             )
             return read_list(done.stdout)
         except (subprocess.SubprocessError, ValueError) as error:
-            said = " ".join(str(getattr(error, "stderr", "") or error).split())
-            raise SourceError(f"the checkpoints cannot be listed: {said}") from None
+            reason = " ".join(str(getattr(error, "stderr", "") or error).split())
+            raise SourceError(f"the checkpoints cannot be listed: {reason}") from None
 
     def logs(self, identifier: str, rank: int | None) -> LogTail:
         """An equal share of each worker's newest log."""

@@ -111,7 +111,7 @@ async def in_thread(work: Callable[[], Value]) -> Value:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Value] = loop.create_future()
 
-    def settle(value: Value | None, error: Exception | None) -> None:
+    def resolve(value: Value | None, error: Exception | None) -> None:
         if done.done():
             return
         if error is None:
@@ -126,7 +126,7 @@ async def in_thread(work: Callable[[], Value]) -> Value:
         except Exception as raised:
             error = raised
         with contextlib.suppress(RuntimeError):  # the process ends, and nobody waits any more
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(resolve, value, error)
 
     threading.Thread(target=run, daemon=True, name="regroup-ui").start()
     return await done

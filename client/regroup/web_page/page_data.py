@@ -148,7 +148,7 @@ def series_columns(points: Sequence[SeriesPoint]) -> Json:
 
 
 def checkpoint_rows(saved: Sequence[SavedCheckpoint]) -> Json:
-    """The newest checkpoints."""
+    """The first MOST_CHECKPOINTS of these, and how many were left out. The newest comes first."""
     rows = [
         {
             "step": one.step,
@@ -163,7 +163,7 @@ def checkpoint_rows(saved: Sequence[SavedCheckpoint]) -> Json:
 
 
 def log_lines(tail: LogTail) -> Json:
-    """The last lines."""
+    """At most MOST_LINES lines from the end of a log, and a note where it could not be read."""
     return {"lines": last_lines(tail.lines), "note": cut(tail.note)}
 
 

@@ -1,5 +1,5 @@
 """The command line of `accelerate launch` (accelerate 1.15), as a container's command: each flag is
-obeyed, or refused by name. Pure.
+applied, or refused by name. Pure.
 
 Flags that count ranks and workers are held against the spec. What the script reads becomes
 environment variables, as `accelerate_settings` says. The library's default config file is never
@@ -95,7 +95,7 @@ _REFUSED = {
     "no-python": "give a Python script",
     "help": "it starts nothing",
 }  # fmt: skip
-"""Flag -> why it cannot be obeyed, and what to do."""
+"""Flag -> why it is not supported, and what to do."""
 _WITHOUT_VALUE = frozenset(
     {
         "use-deepspeed", "use-megatron-lm", "tpu", "tpu-cluster", "no-tpu-cluster", "tpu-use-sudo",
@@ -136,7 +136,7 @@ _ONE_OF = ("cpu", "multi_gpu", "use_fsdp")
 def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
     """Read what follows `accelerate launch`; returns the flags, and the script with its arguments.
 
-    Raises FlagError, which names a flag that cannot be obeyed.
+    Raises FlagError, which names a flag that is not supported.
     """
     found, rest = ACCELERATE.read(words)
     last = ACCELERATE.last(found)

@@ -360,7 +360,7 @@ _SCALE = {
 
 
 def definition() -> Schema:
-    """The CustomResourceDefinition."""
+    """The whole CustomResourceDefinition, as it is written to the manifests and the chart."""
     root: Schema = {
         "description": "An elastic, fault-tolerant training run.",
         "type": "object",

@@ -1,4 +1,4 @@
-"""Reads the flags of a launcher by a table: each is obeyed, or refused by name. Pure.
+"""Reads the flags of a launcher by a table: each is applied, or refused by name. Pure.
 
 `torchrun_flags` and `accelerate_flags` hold the tables.
 """
@@ -19,7 +19,7 @@ _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+", re.ASCII)
 
 
 class FlagError(ValueError):
-    """A flag cannot be obeyed. The message names it and what to do."""
+    """A flag is not supported. The message names it and what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LaunchFlags:
     max_restarts: int | None = None
     role: str = "default"
     stock: tuple[str, ...] = ()
-    """Flags that only stock torchrun obeys, as they were written."""
+    """Flags that only stock torchrun supports, as they were written."""
     has_output: bool = False
     """Whether torchrun itself is to handle what ranks write."""
     accelerate: AccelerateLaunch | None = None
@@ -54,7 +54,7 @@ class Flag:
     """"refused", or what the launcher's reader makes of it."""
     takes_value: bool = True
     values: tuple[str, ...] = ()
-    """The values that can be obeyed; empty: all."""
+    """The values that are supported; empty: all."""
     form: re.Pattern[str] | None = None
     """What each value must look like."""
     instead: str = ""
@@ -87,7 +87,7 @@ class FlagTable:
     def read(self, words: Sequence[str]) -> tuple[list[FoundFlag], list[str]]:
         """Read what follows the launcher; returns the flags, and the script with its arguments.
 
-        Raises FlagError, which names a flag that cannot be obeyed.
+        Raises FlagError, which names a flag that is not supported.
         """
         found, refused, rest = self.sift(words)
         if refused:
@@ -99,7 +99,7 @@ class FlagTable:
         return found, rest
 
     def sift(self, words: Sequence[str]) -> tuple[list[FoundFlag], dict[str, str], list[str]]:
-        """What follows the launcher: all flags, why some cannot be obeyed (by the flag as it was
+        """What follows the launcher: all flags, why some are not supported (by the flag as it was
         written), and the script with its arguments.
 
         Raises FlagError for a flag that the launcher does not have.
@@ -179,7 +179,7 @@ class FlagTable:
         raise FlagError(f"{unknown}{known}")
 
     def _refusal(self, found: FoundFlag) -> str:
-        """Why a flag with this value cannot be obeyed; empty when it can."""
+        """Why a flag with this value is not supported; empty when it is."""
         flag = self.flags[found.name]
         allowed = (
             flag.kind != "refused"

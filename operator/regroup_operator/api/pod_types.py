@@ -215,7 +215,7 @@ def _amounts(value: Any) -> str:
 def _is_broken(amount: Any) -> bool:
     """Whether an amount is not whole. Kubernetes counts devices."""
     number = amount_of(amount)
-    return number is not None and number.denominator > 1  # that it is no amount is said elsewhere
+    return number is not None and number.denominator > 1  # another check refuses what is no amount
 
 
 def amount_of(value: Any) -> Fraction | None:

@@ -106,6 +106,11 @@ class TrainingJobSpec(Section):
     """What is exported."""
 
     @property
+    def uses_torchrun(self) -> bool:
+        """Whether stock torchrun starts the ranks, and no coordinator leads them."""
+        return self.launcher == "torchrun"
+
+    @property
     def min_replicas(self) -> int:
         """Fewest workers that train."""
         return (self.elastic_policy and self.elastic_policy.min_replicas) or self.replicas
@@ -124,14 +129,14 @@ class TrainingJobSpec(Section):
         return pattern
 
     @model_validator(mode="after")
-    def _obey_command(self) -> Self:
+    def _apply_command(self) -> Self:
         """Take what the command line of a launcher says, where the spec has the default."""
         script = user_script(self.template)
         if script is None:
             return self
         flags = script.flags
         self._require_possible(flags)
-        count, flag = self._ranks_said(flags)
+        count, flag = self._ranks_asked(flags)
         ranks = _agreed("nprocPerNode", flag, self.nproc_per_node, count, "auto")
         limit = _agreed(
             "restartPolicy.maxRestarts",
@@ -145,13 +150,13 @@ class TrainingJobSpec(Section):
         return self
 
     def _require_possible(self, flags: LaunchFlags) -> None:
-        """Raises ValueError for flags that this launcher or these workers cannot obey."""
-        if flags.stock and self.launcher == "regroup":
+        """Raises ValueError for flags that this launcher or these workers do not support."""
+        if flags.stock and not self.uses_torchrun:
             raise ValueError(
-                f"{COMMAND_FIELD}: {listed(flags.stock)}: only launcher torchrun obeys this: "
+                f"{COMMAND_FIELD}: {listed(flags.stock)}: only launcher torchrun supports this: "
                 "leave it out"
             )
-        if flags.accelerate and self.launcher == "torchrun":
+        if flags.accelerate and self.uses_torchrun:
             raise ValueError(
                 f"{COMMAND_FIELD}: --config_file={shorten(flags.accelerate.config_file)}: stock "
                 "torchrun does not read it: write its settings as flags, or use launcher regroup"
@@ -170,7 +175,7 @@ class TrainingJobSpec(Section):
                 "spec.replicas"
             )
 
-    def _ranks_said(self, flags: LaunchFlags) -> tuple[int | Literal["auto"] | None, str]:
+    def _ranks_asked(self, flags: LaunchFlags) -> tuple[int | Literal["auto"] | None, str]:
         """Ranks of a worker by the command line, and the flag that says so. Raises ValueError."""
         if flags.processes is None:
             return flags.ranks, "--nproc-per-node"
@@ -203,7 +208,7 @@ class TrainingJobSpec(Section):
     @model_validator(mode="after")
     def _storage_when_shared(self) -> Self:
         storage = self.checkpoint.storage
-        shares = self.max_replicas > 1 and self.launcher == "regroup"
+        shares = self.max_replicas > 1 and not self.uses_torchrun
         if storage is None and (self.elastic_policy is not None or shares):
             raise ValueError(
                 "checkpoint.storage: needed by elastic jobs and more than one worker: name a claim"
@@ -229,7 +234,7 @@ class TrainingJobSpec(Section):
 
     @model_validator(mode="after")
     def _one_thing_to_run(self) -> Self:
-        if self.launcher != "regroup":
+        if self.uses_torchrun:
             return self
         script = user_script(self.template)
         if script is not None and self.trainer is not None:
@@ -258,12 +263,12 @@ class TrainingJobSpec(Section):
         return self
 
 
-def _agreed(name: str, flag: str, given: _Value, said: _Value | None, default: _Value) -> _Value:
+def _agreed(name: str, flag: str, given: _Value, asked: _Value | None, default: _Value) -> _Value:
     """The value of a field that a flag may set. Raises ValueError where they differ."""
-    if said is None or said == given:
+    if asked is None or asked == given:
         return given
     if given == default:
-        return said
+        return asked
     raise ValueError(
-        f"{name} is {given}, and {flag} in {COMMAND_FIELD} is {said}: leave one of them out"
+        f"{name} is {given}, and {flag} in {COMMAND_FIELD} is {asked}: leave one of them out"
     )

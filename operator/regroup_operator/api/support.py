@@ -100,7 +100,7 @@ TORCHRUN_POD_LIMITS = (
 
 def _without_meaning(spec: TrainingJobSpec, on_cluster: bool) -> list[str]:
     """What a job with launcher torchrun must not ask for, and what it lacks."""
-    if spec.launcher != "torchrun":
+    if not spec.uses_torchrun:
         return []
     limits = (*TORCHRUN_LIMITS, *(TORCHRUN_POD_LIMITS if on_cluster else ()))
     found = [f"{sentence}: leave it out" for sentence in _beyond(limits, spec)]

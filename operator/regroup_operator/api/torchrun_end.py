@@ -15,7 +15,7 @@ from typing import Literal
 
 from regroup_trainer.protocol.job_status import FAILS_AT_START
 
-Verdict = Literal["open", "complete", "again"]
+AttemptOutcome = Literal["open", "complete", "again"]
 _HOPELESS = "another try would fail too"
 _CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it cannot start")
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
@@ -41,7 +41,7 @@ class AttemptState:
     """The least number of workers that train."""
 
 
-def judge(attempt: AttemptState) -> Verdict:
+def judge(attempt: AttemptState) -> AttemptOutcome:
     """Whether an attempt goes on, completes the job, or has to be followed by the next one."""
     if attempt.waits_in_vain:
         return "again"

@@ -1,4 +1,4 @@
-"""The command line of torchrun, as a container's command: each flag is obeyed, or refused by name.
+"""The command line of torchrun, as a container's command: each flag is applied, or refused by name.
 Pure.
 
 Flags that say what to start and how often count as the fields of the spec that say the same. Flags
@@ -88,7 +88,7 @@ TORCHRUN = FlagTable(
 def read_torchrun(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
     """Read what follows `torchrun`; returns the flags, and the script with its arguments.
 
-    Raises FlagError, which names a flag that cannot be obeyed.
+    Raises FlagError, which names a flag that is not supported.
     """
     found, rest = TORCHRUN.read(words)
     last = TORCHRUN.last(found)

@@ -159,7 +159,7 @@ def _refuse_launcher(words: list[str]) -> None:
             f"{_without_shell(words)}"
         )
     own = own_command(words[1:])
-    shown = _shown(own if _is_obeyed(own) else ["python", "train.py"])
+    shown = _shown(own if _is_supported(own) else ["python", "train.py"])
     if name(first) in LAUNCHERS:
         raise ValueError(
             f"{COMMAND_FIELD}: {name(first)!r} starts ranks itself, which spec.launcher does here: "
@@ -179,12 +179,12 @@ def _without_shell(words: list[str]) -> str:
     general = "write the command as a list, such as [python, train.py]"
     elsewhere = "variables in env, and other steps in an init container"
     command, has_more = command_of_line(line_of_shell(words))
-    if _is_obeyed(command):
+    if _is_supported(command):
         return f"write {_shown(command)}" + (f", {elsewhere}" if has_more else "")
     return f"{general}, {elsewhere}" if has_more else general
 
 
-def _is_obeyed(command: list[str]) -> bool:
+def _is_supported(command: list[str]) -> bool:
     try:
         _require_script(_split(command)[1])
     except (ValueError, IndexError):
@@ -295,7 +295,7 @@ def _require_script(words: list[str]) -> None:
         )
     if first.startswith("-"):
         raise ValueError(
-            f"{COMMAND_FIELD}: {shorten(first)} of Python cannot be obeyed, since ranks are forks "
+            f"{COMMAND_FIELD}: {shorten(first)} of Python is not supported, since ranks are forks "
             "of a running interpreter: leave it out, or set the environment variable that does the "
             "same"
         )

@@ -1,4 +1,5 @@
-"""Asks a job's agents when they last heard their coordinator, while it does not answer us.
+"""Asks a job's agents since when their coordinator does not answer them, while it does not answer
+us.
 
 Agents are asked at the IPs of their pods, so that no name server is needed, with the job's token. A
 few are asked at a time, in turn, and over all jobs only so many at once: an outage of our own
@@ -23,7 +24,7 @@ QUESTIONS_AT_ONCE = 64
 QUESTIONS_OF_A_NAMESPACE = 16
 """Agents that do not answer take a place for a whole turn, and a tenant may have thousands."""
 FRESH_SECONDS = 3.0
-"""What an agent said counts for so long."""
+"""What an agent reported counts for so long."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ Ask = Callable[[Agent], Awaitable[CoordinatorContact]]
 
 @dataclass
 class AgentSurvey:
-    """What the agents of one job said of its coordinator."""
+    """What the agents of one job reported of its coordinator."""
 
     agents: Sequence[Agent] = ()
     """Who can be asked, the best witnesses first."""
@@ -53,7 +54,7 @@ class AgentSurvey:
     _answers: dict[str, tuple[float, CoordinatorContact]] = field(default_factory=dict)
 
     def contacts(self) -> dict[str, CoordinatorContact]:
-        """UID -> what it said, where that is fresh."""
+        """UID -> what it reported, where that is fresh."""
         now = time.monotonic()
         return {
             uid: contact
@@ -62,17 +63,19 @@ class AgentSurvey:
         }
 
     def forget(self) -> None:
-        """The coordinator answers: what agents said before is of no use."""
+        """The coordinator answers: what agents reported before is of no use."""
         self._answers.clear()
         self._turn = 0
 
     async def take_turn(self, ask: Ask, slots: asyncio.Semaphore) -> None:
-        """Ask the next few agents, and keep what they say."""
+        """Ask the next few agents, and keep what they report."""
         asked = self._next()
         found = await asyncio.gather(*(self._ask(agent, ask, slots) for agent in asked))
         now = time.monotonic()
         answers = zip(asked, found, strict=True)
-        self._answers |= {agent.uid: (now, said) for agent, said in answers if said is not None}
+        self._answers |= {
+            agent.uid: (now, contact) for agent, contact in answers if contact is not None
+        }
 
     def _next(self) -> list[Agent]:
         """A window that moves on, since the first agents may have died with the coordinator."""

@@ -198,7 +198,7 @@ class Cluster:
         return await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
     async def create_pod(self, document: Object) -> Object:
-        """Create a pod. Returns it."""
+        """Create a pod. Returns it. Raises ObjectConflictError where the name is taken."""
         return await self._create_own(_core(document["metadata"]["namespace"], "pods"), document)
 
     async def create_secret(self, document: Object) -> None:
@@ -206,7 +206,7 @@ class Cluster:
         await self._create_once(_core(document["metadata"]["namespace"], "secrets"), document)
 
     async def create_claim(self, document: Object) -> None:
-        """Create a PersistentVolumeClaim."""
+        """Create a PersistentVolumeClaim. Raises ObjectConflictError where the name is taken."""
         await self._create_own(
             _core(document["metadata"]["namespace"], "persistentvolumeclaims"), document
         )

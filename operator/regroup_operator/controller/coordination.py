@@ -30,6 +30,7 @@ from regroup_operator.controller.agent_survey import (
     TURN_SECONDS,
     Agent,
 )
+from regroup_operator.controller.contact_clock import ContactClock
 from regroup_operator.controller.coordinator_requests import (
     LATE_SECONDS,
     TIMEOUT_SECONDS,
@@ -42,7 +43,6 @@ from regroup_operator.controller.followed_coordinator import (
     Target,
     host_of,
 )
-from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import (
@@ -94,8 +94,8 @@ class Coordinators:
         self._followed: Counter[str] = Counter()
         """Namespace -> how many of them are its."""
         self._breaker = OutageBreaker()
-        self._clock = HearingClock()
-        """Of answers, and of silence."""
+        self._clock = ContactClock()
+        """Of answers, and of the time without any."""
         self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -120,7 +120,7 @@ class Coordinators:
                 return
             self._ticking = self._ticking or asyncio.create_task(self._clock.run(), name="clock")
             follower = self._followers[key] = FollowedCoordinator(
-                target, heard_last=self._clock.now()
+                target, last_contact=self._clock.now()
             )
             self._followed[key[0]] += 1
             follower.survey.places = self._places.setdefault(
@@ -208,8 +208,8 @@ class Coordinators:
             answer = await self._status(key, follower) if line == ASK_LINE else line
             self._answered(key, follower, answer)
             return self._pause(PAUSE_SECONDS, follower)
-        now, before = self._clock.now(), follower.heard_last
-        follower.heard(now)
+        now, before = self._clock.now(), follower.last_contact
+        follower.note_contact(now)
         return PAUSE_SECONDS if now - before < PAUSE_SECONDS else 0.0
 
     async def _poll(self, key: Key, follower: FollowedCoordinator) -> None:
@@ -251,11 +251,9 @@ class Coordinators:
         return COSTLY_PAUSE_SECONDS if is_costly else FAILURE_PAUSE_SECONDS
 
     async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
-        """Ask agents while the coordinator does not answer. That one has not heard it either is
-        news.
-        """
+        """Ask agents while the coordinator does not answer. An agent without an answer is news."""
         while True:
-            await follower.is_silent.wait()
+            await follower.stopped_answering.wait()
             if not self._breaker.is_open(key[0], time.monotonic()):
                 ask = functools.partial(self._ask_agent, follower.target.token)
                 await follower.survey.take_turn(ask, self._questions)
@@ -283,8 +281,8 @@ class Coordinators:
 
 
 def line_seconds(followed: int) -> float:
-    """How often a coordinator is to send a line while so many are followed. Its silence is known as
-    soon as if it were polled.
+    """How often a coordinator is to send a line while so many are followed. That it is unresponsive
+    is known as soon as if it were polled.
     """
     least, longest = WATCH_LINE_SECONDS
     poll = followed / ANSWERS_A_SECOND + WAIT_SECONDS + TIMEOUT_SECONDS

@@ -29,7 +29,7 @@ WAIT_SECONDS = 1.0
 """How long a coordinator may hold an answer back."""
 LATE_SECONDS = 2.1
 """How late a line of a watch may come. With the second between two lines this is a little more than
-UNHEARD_SECONDS: a coordinator is silent as soon as its watch is.
+UNANSWERED_SECONDS: a coordinator is unresponsive as soon as its watch is.
 """
 BEGIN_SECONDS = WAIT_SECONDS + TIMEOUT_SECONDS
 """Until the status and the headers of an answer are there."""
@@ -182,5 +182,5 @@ async def _take(turn: asyncio.Lock, answer: aiohttp.ClientResponse) -> None:
 
 def _refused(method: str, url: str, status: int, content: bytearray) -> CoordinatorError:
     # A tenant's program wrote it: in a log it must look like no other line.
-    said = content[:300].decode(errors="replace")
-    return CoordinatorError(f"{method} {url}: {status} {printable(said)}")
+    text = content[:300].decode(errors="replace")
+    return CoordinatorError(f"{method} {url}: {status} {printable(text)}")

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from regroup_operator.api.resource import Key
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_operator.controller.work_queue import retry_pause
 
 BURST = 50
 """Events of a job at once: all that a coordinator keeps."""
 SECONDS_EACH = 6.0
 """After a burst, one more comes in so many seconds."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 60.0
-"""After the API server has refused one, and after many in a row."""
 
 
 @dataclass
@@ -51,9 +49,7 @@ class EventLimit:
         """What became of an Event that was allowed. After a refusal none is, for a while."""
         bucket = self._buckets[key]
         bucket.refusals = bucket.refusals + 1 if refused else 0
-        # One more than there were: it also waits after the first refusal.
-        pause = backoff_seconds(bucket.refusals + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        bucket.until = self._clock() + pause if refused else 0.0
+        bucket.until = self._clock() + retry_pause(bucket.refusals) if refused else 0.0
 
     def due(self, key: Key) -> float | None:
         """Seconds until a refused Event may be tried again; None where none is waited for: it may

@@ -1,5 +1,5 @@
 """One coordinator that is followed: what its last answers, or their absence, amount to. The caller
-gives the time, of a HearingClock.
+gives the time, of a ContactClock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FollowedCoordinator:
 
     target: Target
     has_watch: bool = True
-    """Whether it serves a watch, as far as it has said. Releases before this one do not."""
+    """Whether it serves a watch, as far as is known. Releases before this one do not."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     survey: AgentSurvey = field(default_factory=AgentSurvey)
     workers: int = DEFAULT_MAX_WORKERS
@@ -62,37 +62,39 @@ class FollowedCoordinator:
     answering_since: float | None = None
     unanswered: bool = False
     """Whether the last request had no answer at all."""
-    heard_last: float = 0.0
+    last_contact: float = 0.0
     """When the coordinator last answered, or sent a line; at first when it was to be followed."""
-    is_silent: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped_answering: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while it does not answer: then agents are asked."""
     lost_since: dict[str, float] = field(default_factory=dict)
-    heard_at: dict[str, float] = field(default_factory=dict)
-    """UID of a running worker -> when the coordinator last heard of it, or it was first seen: of
-    those that are not in `heard_of`.
+    worker_contacts: dict[str, float] = field(default_factory=dict)
+    """UID of a running worker -> when the coordinator last had contact with it, or it was first
+    seen: of those that are not in `in_contact`.
     """
-    heard_of: frozenset[str] = frozenset()
-    """UIDs of those it heard of when it last answered."""
+    in_contact: frozenset[str] = frozenset()
+    """UIDs of those it had contact with when it last answered."""
 
     def answered(self, status: CoordinatorStatus, now: float) -> bool:
         """Take over an answer. Returns whether it is news."""
-        # A coordinator that did not answer could not say of whom it heard meanwhile.
+        # A coordinator that did not answer could not report with whom it had contact.
         again = self.failures > 0
         news = again or self.status is None or self.status.essence() != status.essence()
         lost = {member.member for member in status.members if member.lost}
         self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
-        self.heard_at = {uid: now if again else self._heard_at(uid, now) for uid in self.heard_at}
-        self.heard_of = frozenset(m.member for m in status.members if not m.lost)
-        self.heard_of |= frozenset(status.heard or ())
+        self.worker_contacts = {
+            uid: now if again else self._worker_contact(uid, now) for uid in self.worker_contacts
+        }
+        self.in_contact = frozenset(m.member for m in status.members if not m.lost)
+        self.in_contact |= frozenset(status.agents_in_contact or ())
         self.status, self.failures, self.error = status, 0, ""
-        self.heard(now)
+        self.note_contact(now)
         self.answering_since = self.answering_since or now
         return news
 
-    def heard(self, now: float) -> None:
-        """It has answered, whatever it said: of a watch, that nothing has changed."""
-        self.asked, self.unanswered, self.heard_last = True, False, now
-        self.is_silent.clear()
+    def note_contact(self, now: float) -> None:
+        """It has answered, whatever the answer is: of a watch, that nothing has changed."""
+        self.asked, self.unanswered, self.last_contact = True, False, now
+        self.stopped_answering.clear()
         self.survey.forget()
 
     def failed(self, error: CoordinatorError, now: float) -> bool:
@@ -102,30 +104,32 @@ class FollowedCoordinator:
         if isinstance(error, NoAnswerError):
             news = not self.unanswered
             self.asked = self.unanswered = True
-            self.is_silent.set()
+            self.stopped_answering.set()
             return news
-        self.heard(now)
+        self.note_contact(now)
         return changed or self.failures == UNREADABLE_ANSWERS
 
     def view(self, running: Iterable[str], now: float, *, outage: bool) -> CoordinatorView:
         """For the planner. `running`: the UIDs of the workers that run. `outage`: whether many
         coordinators stopped answering at once.
         """
-        self.heard_at = {uid: self._heard_at(uid, now) for uid in running}
-        says = self.status is not None and self.status.heard is not None
+        self.worker_contacts = {uid: self._worker_contact(uid, now) for uid in running}
+        reports = self.status is not None and self.status.agents_in_contact is not None
         return CoordinatorView(
             status=self.status,
             failures=self.failures,
-            unanswered_seconds=now - self.heard_last if self.unanswered else 0.0,
+            unanswered_seconds=now - self.last_contact if self.unanswered else 0.0,
             contacts=self.survey.contacts(),
             trusts_agents=not outage,
             answering_seconds=now - self.answering_since
             if self.answering_since is not None
             else 0.0,
             lost_seconds={uid: now - since for uid, since in self.lost_since.items()},
-            silent_seconds={uid: now - at for uid, at in self.heard_at.items() if says},
+            no_contact_seconds={
+                uid: now - at for uid, at in self.worker_contacts.items() if reports
+            },
             error=self.error,
         )
 
-    def _heard_at(self, uid: str, now: float) -> float:
-        return self.heard_last if uid in self.heard_of else self.heard_at.get(uid, now)
+    def _worker_contact(self, uid: str, now: float) -> float:
+        return self.last_contact if uid in self.in_contact else self.worker_contacts.get(uid, now)

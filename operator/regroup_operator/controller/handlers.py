@@ -259,7 +259,7 @@ async def serve_health(
 ) -> Listening:
     """Serve /healthz, which answers how many jobs wait, on all addresses; with status 503 until the
     operator has started. /livez answers 200 as long as the event loop turns, whatever it waits for:
-    another process would wait for the same. The caller cleans up. Silent connections are bounded:
+    another process would wait for the same. The caller cleans up. Idle connections are bounded:
     whoever reaches the port can open them, and a probe must get through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)

@@ -76,7 +76,7 @@ class NodeWatch:
         self._drop_gone(left)
 
     def unknown(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of these nodes that memory has never shown; none while it cannot say."""
+        """Those of these nodes that memory has never shown; none before its first list."""
         states = self._states
         if states is None or states.version == NEVER:
             return frozenset()

@@ -68,7 +68,7 @@ recovery_seconds = Histogram(
 
 
 def count_reconcile(seconds: float, *, failed: bool) -> None:
-    """A reconcile has ended."""
+    """Count a reconcile that took so many seconds; one that failed is tried again."""
     reconciles.labels(controller=CONTROLLER, result="error" if failed else "success").inc()
     reconcile_time.labels(controller=CONTROLLER).observe(seconds)
     work_time.labels(name=CONTROLLER).observe(seconds)
@@ -183,7 +183,7 @@ REGISTRY.register(job_series)
 
 class _Server(ThreadingWSGIServer):
     """Has a bound of connections, since whoever reaches the port can open them. The oldest one
-    makes room, so that a flood of silent ones pushes itself out.
+    makes room, so that a flood of idle ones pushes itself out.
     """
 
     request_queue_size = 128

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key
+from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import Action, CreateCoordinator, CreateWorker
-from regroup_operator.observe.observed import AnyJob, Job, Observed
+from regroup_operator.observe.observed import AnyJob, Observed
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.system.spans import ROOT, Span, Value, trace_id
 
@@ -66,7 +67,7 @@ class OperatorTraces:
     def note(self, seen: Round) -> None:
         """A round has ended. Whatever goes wrong costs spans alone."""
         job = seen.job
-        if job.launcher != "regroup" or not seen.wants_pods:
+        if not (launcher_of(job).has_coordinator and seen.wants_pods):
             self.forget(job.key)
             return
         trace = self._jobs.get(job.key)
@@ -212,7 +213,7 @@ class JobTrace:
 
 
 def _wanted(job: AnyJob) -> int:
-    return job.spec.replicas + job.spec.spares if isinstance(job, Job) else 0
+    return job.size.replicas + job.size.spares
 
 
 def _trained_on(report: CoordinatorStatus) -> bool:

@@ -26,7 +26,7 @@ OPEN_SECONDS = 60.0
 
 class OutageBreaker:
     """Open while too many coordinators fail together, and for a minute after that: for all
-    namespaces where the one that has the most failures is not needed to say so; else for those
+    namespaces where the one that has the most failures is not needed to show it; else for those
     alone in which too many fail.
     """
 

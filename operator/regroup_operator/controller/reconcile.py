@@ -222,9 +222,9 @@ class Reconciler:
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
-        """Whether this operator has just started, and has not heard the coordinator of a job that
-        has trained. What it could write before would be false: that nothing trains. The answer, or
-        its absence, is news.
+        """Whether this operator has just started, and has had no answer from the coordinator of a
+        job that has trained. What it could write before would be false: that nothing trains. The
+        answer, or its absence, is news.
         """
         if job.key in self._planned or job.deleting:
             return False
@@ -352,7 +352,7 @@ class Reconciler:
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
         """The claim that the spec names or describes."""
-        name = claim_name(job) if isinstance(job, Job) else None
+        name = claim_name(job)
         if name is None:
             return None
         return await self._claims.get((job.namespace, name), recent=recent and _trains(job))
@@ -524,8 +524,7 @@ def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
 
 def _workers(job: AnyJob, observed: Observed) -> int:
     """How many its coordinator may report about: those that are lost have no pod."""
-    asked = job.spec.max_replicas + job.spec.spares if isinstance(job, Job) else 0
-    return max(asked, len(observed.pods))
+    return max(job.size.max_replicas + job.size.spares, len(observed.pods))
 
 
 def _trains(job: AnyJob) -> bool:
@@ -573,8 +572,7 @@ def _label_job(document: Object) -> str:
 
 
 def _makes_claim(job: AnyJob) -> bool:
-    storage = job.spec.checkpoint.storage if isinstance(job, Job) else None
-    return storage is not None and storage.volume_claim_template is not None
+    return job.storage is not None and job.storage.volume_claim_template is not None
 
 
 def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Which actions of a job were refused, and how long their kind waits. The caller gives the time.
 
 A refusal holds back its own kind of action alone. So a full quota keeps no coordinator from being
-heard, no lost pod from being deleted, and no event from being made.
+followed, no lost pod from being deleted, and no event from being made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from regroup_operator.controller.work_queue import retry_pause
 from regroup_operator.decide.plan import (
     Action,
     CreateClaim,
@@ -21,11 +22,7 @@ from regroup_operator.decide.plan import (
     EnsureToken,
 )
 from regroup_operator.errors import ClusterError, ObjectConflictError
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 60.0
 
 Kind = type[Action]
 PODS: frozenset[Kind] = frozenset({CreateCoordinator, CreateStore, CreateWorker})
@@ -72,10 +69,9 @@ class Refusals:
         for kind, error in refused.items():
             former = self._by_kind.get(kind)
             count = former.count + 1 if former else 1
-            # One more than there were: it also waits after the first refusal.
-            pause = backoff_seconds(count + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            until = now + retry_pause(count)
             for stopped in (kind, *(stopped_by(kind) & frozenset(planned))):
-                kept[stopped] = _Refusal(error, count, scene, now + pause)
+                kept[stopped] = _Refusal(error, count, scene, until)
         self._by_kind = kept
 
     def held(self, scene: Hashable, now: float) -> frozenset[Kind]:

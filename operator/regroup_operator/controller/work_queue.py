@@ -22,13 +22,19 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.system.backoff import backoff_seconds
 
 Key = TypeVar("Key")
-FIRST_BACKOFF_SECONDS = 0.2
-LONGEST_BACKOFF_SECONDS = 60.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 60.0
+"""After a round or a request that failed, and after many in a row."""
 PATIENT_SECONDS = 1.0
 """What is less urgent takes every second turn once it has waited so long: it is not starved."""
+
+
+def retry_pause(failures: int) -> float:
+    """Seconds until the next try, after so many failures in a row."""
+    # One more than there were: also the first failure has a pause.
+    return backoff_seconds(failures + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
 
 class Urgency(IntEnum):
@@ -212,10 +218,7 @@ class WorkQueue(Generic[Key]):
         self._changed.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
-            # One more than there were: the queue also waits after the first failure.
-            self.add_after(
-                key, backoff_seconds(count + 1, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
-            )
+            self.add_after(key, retry_pause(count))
         else:
             self._failures.pop(key, None)
         if key in self._again:

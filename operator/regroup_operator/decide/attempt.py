@@ -66,17 +66,17 @@ def find_end(job: Job, observed: Observed, now: datetime) -> JobOutcome | None:
     """How the attempt ended, when that ends the job: enough workers ended well, or the program
     failed too often.
     """
-    attempt, verdict = read_attempt(observed, job.status.coordinator_term), judge(job, observed)
+    attempt, outcome = read_attempt(observed, job.status.coordinator_term), judge(job, observed)
     if (given_up := _gave_up(job, observed)) is not None:
         return given_up
-    if verdict == "again":
+    if outcome == "again":
         return _fails_too_often(job, observed)
-    if verdict == "open" or any(_is_recent(pod, now) for pod in attempt.failed):
+    if outcome == "open" or any(_is_recent(pod, now) for pod in attempt.failed):
         return None
     return JobOutcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
 
 
-def judge(job: Job, observed: Observed) -> torchrun_end.Verdict:
+def judge(job: Job, observed: Observed) -> torchrun_end.AttemptOutcome:
     """Whether the current attempt goes on, completes the job, or has to be followed by the next."""
     return torchrun_end.judge(state_of(job, observed))
 

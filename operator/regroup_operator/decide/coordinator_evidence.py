@@ -1,10 +1,10 @@
 """Whether a coordinator that does not answer is dead. Pure.
 
-That the operator hears nothing is no evidence: perhaps it is the operator that is cut off, or busy.
-A successor needs somebody else who says so: Kubernetes about the pod or its node, or, since that
-comes 15 to 50 seconds after a power loss, two of the job's own agents.
+That the operator gets no answer is no evidence: perhaps it is the operator that is cut off, or
+busy. A successor needs somebody else who confirms it: Kubernetes about the pod or its node, or,
+since that comes 15 to 50 seconds after a power loss, two of the job's own agents.
 
-An answer that cannot be taken (401, not a status, too large) is an answer: it says nothing about
+An answer that cannot be taken (401, not a status, too large) is an answer: it is no evidence of
 death.
 """
 
@@ -17,8 +17,8 @@ from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
-UNHEARD_SECONDS = 3.0
-"""How long neither the operator nor an agent may have heard a coordinator that is dead."""
+UNANSWERED_SECONDS = 3.0
+"""How long a coordinator that is dead has answered neither the operator nor an agent."""
 UNREADABLE_ANSWERS = 3
 """Answers in a row that are no status, after which the message of the job says so."""
 OUTAGE_SECONDS = 5.0
@@ -33,26 +33,26 @@ def is_unreadable(observed: Observed) -> bool:
     return view.failures >= UNREADABLE_ANSWERS and not view.unanswered_seconds
 
 
-def is_silent(observed: Observed) -> bool:
-    """Whether the operator has heard nothing of the coordinator for too long. No evidence yet."""
-    return observed.coordinator.unanswered_seconds >= UNHEARD_SECONDS
+def is_unresponsive(observed: Observed) -> bool:
+    """Whether the coordinator has not answered the operator for too long. No evidence yet."""
+    return observed.coordinator.unanswered_seconds >= UNANSWERED_SECONDS
 
 
 def why_dead(pod: Pod, observed: Observed) -> str:
     """What shows that a running coordinator is dead; empty while nothing does."""
-    if not is_silent(observed):
+    if not is_unresponsive(observed):
         return ""
     return (
         _why_node_is_bad(observed.nodes.get(pod.node))
         or _why_pod_is_bad(pod, observed)
-        or _what_agents_say(pod, observed)
+        or _what_agents_report(pod, observed)
     )
 
 
 def is_evidence(contacts: Mapping[str, CoordinatorContact]) -> bool:
-    """Whether what agents said may show that their coordinator is dead."""
-    heard = [contact.unheard_seconds < UNHEARD_SECONDS for contact in contacts.values()]
-    return bool(heard) and not any(heard)
+    """Whether what agents report may show that their coordinator is dead."""
+    answered = [contact.unanswered_seconds < UNANSWERED_SECONDS for contact in contacts.values()]
+    return bool(answered) and not any(answered)
 
 
 def node_is_bad(node: Node | None) -> bool:
@@ -77,15 +77,15 @@ def outage_due(observed: Observed) -> float | None:
     return OUTAGE_SECONDS if view.failures and not view.trusts_agents else None
 
 
-def explain_silence(pod: Pod | None, observed: Observed) -> Waiting | None:
-    """Why a coordinator of which nothing is heard is kept: nobody knows whether it is dead. None
-    while it is heard.
+def explain_no_answer(pod: Pod | None, observed: Observed) -> Waiting | None:
+    """Why a coordinator that does not answer is kept: nobody knows whether it is dead. None while
+    it answers.
     """
     view = observed.coordinator
     if (
         pod is None
         or pod.phase != "Running"
-        or not (is_silent(observed) or is_unreadable(observed))
+        or not (is_unresponsive(observed) or is_unreadable(observed))
     ):
         return None
     where = f"coordinator pod {pod.name} on node {pod.node}"
@@ -116,28 +116,28 @@ def _why_pod_is_bad(pod: Pod, observed: Observed) -> str:
     return "Kubernetes reports that its pod is not Ready" if failed else ""
 
 
-def _what_agents_say(pod: Pod, observed: Observed) -> str:
-    silent = _who_hears_nothing(pod, observed)
-    enough = silent and len(silent) >= min(WITNESSES, len(witnesses(pod, observed)))
-    if not enough or _who_hears(observed) or not observed.coordinator.trusts_agents:
+def _what_agents_report(pod: Pod, observed: Observed) -> str:
+    alone = _without_answers(pod, observed)
+    enough = alone and len(alone) >= min(WITNESSES, len(witnesses(pod, observed)))
+    if not enough or _some_get_answers(observed) or not observed.coordinator.trusts_agents:
         return ""
-    names = ", ".join(worker.name for worker in silent[:WITNESSES])
-    return f"{names} have not heard it for {UNHEARD_SECONDS:.0f} s either"
+    names = ", ".join(worker.name for worker in alone[:WITNESSES])
+    return f"{names} have had no answer from it for {UNANSWERED_SECONDS:.0f} s either"
 
 
-def _who_hears_nothing(pod: Pod, observed: Observed) -> list[Pod]:
-    """Those who have not heard a coordinator that was there: they know it, or the operator does."""
+def _without_answers(pod: Pod, observed: Observed) -> list[Pod]:
+    """Those whom a coordinator that they, or the operator, know does not answer."""
     view = observed.coordinator
     return [
         worker
         for worker in witnesses(pod, observed)
         if (contact := view.contacts.get(worker.uid)) is not None
-        and contact.unheard_seconds >= UNHEARD_SECONDS
+        and contact.unanswered_seconds >= UNANSWERED_SECONDS
         and (contact.term == pod.term or view.status is not None)
     ]
 
 
-def _who_hears(observed: Observed) -> bool:
+def _some_get_answers(observed: Observed) -> bool:
     contacts = observed.coordinator.contacts
     return bool(contacts) and not is_evidence(contacts)
 
@@ -149,8 +149,8 @@ def _what_is_known(pod: Pod, observed: Observed) -> str:
             "Many coordinators stopped answering at once, so the fault is likely between them and "
             "the operator"
         )
-    if _who_hears(observed):
-        return "Its workers still hear it"
+    if _some_get_answers(observed):
+        return "It still answers its workers"
     if pod.waiting_reason:
         return "Its kubelet is starting it again"
     return (

@@ -18,6 +18,7 @@ from regroup_operator.api.status import (
 )
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.job_account import MOST_STORED, storable
+from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT, PlanContext
 from regroup_operator.observe.observed import AnyJob
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery, RequestAnswer
@@ -75,7 +76,7 @@ def _answer(
     """Outcome and sentence."""
     if given and given.request == value and given.outcome != "Pending":
         return given.outcome, given.message
-    if job.launcher == "torchrun":
+    if not launcher_of(job).has_coordinator:
         return (
             "Refused",
             "spec.launcher is torchrun: only the script saves and loads its state",

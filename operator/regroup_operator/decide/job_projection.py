@@ -110,8 +110,8 @@ def _worker(
 ) -> WorkerStatus:
     training = member is not None and member.rank is not None and pod.phase == "Running"
     spare = member is not None and member.rank is None and report is not None and report.spares > 0
-    heard = report is not None and report.heard is not None and pod.uid in report.heard
-    warming = heard and member is None and pod.phase == "Running"
+    contact = report is not None and pod.uid in (report.agents_in_contact or ())
+    warming = contact and member is None and pod.phase == "Running"
     states = {
         "Terminating": pod.terminating,
         "Training": training,

@@ -37,7 +37,7 @@ counts as lost.
 """
 
 UNKNOWN_SECONDS = 60.0
-"""How long a node must not be Ready while no coordinator can say whether its workers are alive.
+"""How long a node must not be Ready while no coordinator reports whether its workers are alive.
 Kubernetes itself reports nodes as not Ready for some seconds after an outage of the API server.
 """
 CUT_OFF_SECONDS = 15.0

@@ -141,5 +141,5 @@ def _readmitted_event(name: str, why: str, now: datetime) -> Event:
 
 
 def _why_needed(job: AnyJob) -> str:
-    fewest = f"minReplicas={job.spec.min_replicas} workers or " if isinstance(job, Job) else ""
-    return f"without it {fewest}the coordinator cannot be placed"
+    fewest = f"minReplicas={job.size.min_replicas} workers"
+    return f"without it {fewest} or the coordinator cannot be placed"

@@ -157,7 +157,7 @@ class PlanContext:
     suspension: Literal["no", "suspending", "suspended"] = "no"
     outcome: JobOutcome | None = None
     hindrance: Waiting | None = None
-    """Which pod does not start, or is not heard of."""
+    """Which pod does not start, or is unresponsive."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from datetime import datetime
 from regroup_operator.api import names
 from regroup_operator.api.status import EVENTS_KEPT, IMAGE_LIMIT, EventStatus, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
-from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
+from regroup_operator.decide.coordinator_evidence import explain_no_answer, outage_due
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
@@ -43,13 +43,6 @@ from regroup_operator.decide.plan import (
     PlanContext,
     Step,
 )
-from regroup_operator.decide.silent_workers import (
-    name_silent,
-    replace_silent,
-    send_address,
-    silence_due,
-    stranded,
-)
 from regroup_operator.decide.staffing import backoff_left, hires_more, keep_budget
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
@@ -61,6 +54,13 @@ from regroup_operator.decide.succession import (
     update_coordinator,
 )
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
+from regroup_operator.decide.unresponsive_workers import (
+    name_unresponsive,
+    replace_unresponsive,
+    send_address,
+    stranded,
+    unresponsive_due,
+)
 from regroup_operator.decide.waiting import (
     JobView,
     find_hindrance,
@@ -146,16 +146,16 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     blocker = _blocker(job, observed)
     losses = remove_lost(job, observed, launcher, now)
     rest = _without(observed, losses.actions)
-    silent = replace_silent(job, rest, losses.status, now)
-    rest = _without(rest, silent.actions)
-    started = _start(job, silent.status, observed, blocker, now)
+    replaced = replace_unresponsive(job, rest, losses.status, now)
+    rest = _without(rest, replaced.actions)
+    started = _start(job, replaced.status, observed, blocker, now)
     refused = blocker or _held_back(observed, CreateCoordinator, CreateStore)
     leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
     rest = _with_planned_service(_without(rest, slow.actions), leader.actions)
     refused = blocker or _held_back(observed, CreateWorker)
     workers = launcher.keep_workers(job, rest, slow.status, refused, now)
-    steps = (losses, silent, started, leader, slow, workers)
+    steps = (losses, replaced, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
     informed = (*informed, *send_address(rest))
     actions = (
@@ -187,7 +187,9 @@ def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> 
     """What is wrong with one of the pods, although the job may train."""
     coordinator = current_coordinator(observed, status)
     return (
-        uncreated(observed, now) or explain_silence(coordinator, observed) or name_silent(observed)
+        uncreated(observed, now)
+        or explain_no_answer(coordinator, observed)
+        or name_unresponsive(observed)
     )
 
 
@@ -363,7 +365,7 @@ def _requeue_after(
         return REQUEUE_SECONDS
     due = (
         token_due(observed, now),
-        silence_due(observed),
+        unresponsive_due(observed),
         outage_due(observed),
         deadline_due(job, now),
     )

@@ -27,8 +27,8 @@ from regroup_operator.observe.observed import (
     Pod,
     incarnation_of,
 )
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.system.backoff import backoff_seconds
 
 MOST_HIRED = 100
 """Workers that one round makes. Other jobs go on before the next round makes more."""
@@ -85,7 +85,7 @@ def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
 
 def delete_second(live: Iterable[Pod], view: CoordinatorView) -> tuple[DeletePod, ...]:
     """Delete the live workers whose index another has: those without a rank at the coordinator,
-    else the newer ones. Nothing while the coordinator does not say who has a rank.
+    else the newer ones. Nothing while the coordinator does not report who has a rank.
     """
     if view.status is None or view.failures:
         return ()

@@ -61,7 +61,7 @@ def progress_message(job: AnyJob, observed: Observed, status: TrainingJobStatus)
     if attempt.store is None or attempt.store.phase != "Running":
         pod = names.store(job.name, status.coordinator_term)
         return f"waiting for store pod {pod} (see kubectl describe pod {pod})"
-    fewest = job.spec.min_replicas if isinstance(job, Job) else 1
+    fewest = max(1, job.size.min_replicas)
     late = next((pod.name for pod in attempt.live if pod.phase == "Pending"), None)
     advice = f" (see kubectl describe pod {late})" if late else ""
     return f"waiting for workers: {len(attempt.running)} run, at least {fewest} are needed{advice}"

@@ -19,7 +19,7 @@ from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
 from regroup_operator.decide.suspension import waits_for_volume
-from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -70,11 +70,11 @@ def missing_worker(view: JobView) -> str:
     empty when none is.
     """
     job, status = view.job, view.status
-    if not isinstance(job, Job) or status.ready_replicas >= job.spec.replicas:
+    if status.ready_replicas >= job.size.replicas:
         return ""
     live = {pod.index: pod for pod in view.observed.workers if pod.alive}
     at_work = _uids_at_work(view)
-    missing = (n for n in range(job.spec.replicas) if n not in live or live[n].uid not in at_work)
+    missing = (n for n in range(job.size.replicas) if n not in live or live[n].uid not in at_work)
     index = next(missing, None)
     if text := unschedulable_message(view.observed):
         return text
@@ -109,7 +109,7 @@ def _why_idle(view: JobView, pod: Pod) -> str:
         return f"{where} starts (see kubectl describe pod {pod.name})"
     if pod.uid in members:
         return f"{where} is connected, and takes part in the next generation"
-    if report is not None and pod.uid in (report.heard or ()):
+    if report is not None and pod.uid in (report.agents_in_contact or ()):
         return f"{where} imports torch, and connects after that"
     return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
@@ -120,7 +120,7 @@ _OF_ONE_POD = frozenset(
         WaitingReason.CreateContainerConfigError,
         WaitingReason.FailedMount,
         WaitingReason.ContainerCreating,
-        WaitingReason.WorkerSilent,
+        WaitingReason.WorkerUnresponsive,
     )
 )
 

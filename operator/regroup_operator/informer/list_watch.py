@@ -26,13 +26,13 @@ from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
 from regroup_operator.informer.resource_version import parse_version
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.system.backoff import backoff_seconds
 
 WATCH_SECONDS = (60, 120)
 """A watch takes a random time between these."""
 SHORTEST_WATCH_SECONDS = 1.0
 """A watch that ends sooner, without an event, has failed."""
-SILENT_SECONDS = 150.0
+IDLE_SECONDS = 150.0
 """Without an event or a bookmark for so long, the watch is not trusted: its connection is dead, or
 the API server's own cache stands still. The API server sends a bookmark about once a minute.
 """
@@ -82,7 +82,7 @@ class ListWatch(Generic[T]):
         self._subject_of = subject_of
         self._sleep = sleep
         self._needs_list = True
-        self._heard = 0.0
+        self._received_at = 0.0
         """When the API server last sent something; monotonic time."""
         self._failures = 0
         """In a row."""
@@ -134,7 +134,7 @@ class ListWatch(Generic[T]):
         began = self.cache.begin_list()
         listed, version, unreadable = await self._all_objects()
         changes = self.cache.replace(listed, version, began, unreadable)
-        self._needs_list, self._heard = False, time.monotonic()
+        self._needs_list, self._received_at = False, time.monotonic()
         self.listed.set()
         self._report(changes)
 
@@ -187,15 +187,15 @@ class ListWatch(Generic[T]):
             raise ClusterError("GET", self._collection.path, 0, "a watch ended as it had begun")
 
     async def _next(self, stream: AsyncGenerator[Object, None]) -> Object | None:
-        """The next line; None at the end. Raises UnreadableError after a long silence."""
-        left = self._heard + SILENT_SECONDS - time.monotonic()
+        """The next line; None at the end. Raises UnreadableError after too long without one."""
+        left = self._received_at + IDLE_SECONDS - time.monotonic()
         try:
             async with asyncio.timeout(left):
                 event = await anext(stream, None)
         except TimeoutError:
             raise self._unreadable("neither an event nor a bookmark for too long") from None
         if event is not None:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         return event
 
     def _take(self, event: Object) -> None:

@@ -56,7 +56,7 @@ class RememberedObjects:
         self._clock = clock
         self._outdated: set[Key] = set()
         self._absent: dict[Key, float] = {}
-        """When the API server said that there is none, the oldest first."""
+        """When the API server answered that there is none, the oldest first."""
 
     def all_keys(self) -> list[Key]:
         """Of all objects that the watches have shown."""

@@ -25,7 +25,7 @@ _BYTES = (256 * 1024, 1024)
 _VALUES = (10_000, 32)
 """Commas, likewise. An answer has 9 for each worker, texts have some. Each costs about 1 us."""
 _ENTRIES: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("members", "heard"), (1024, 1)),
+    **dict.fromkeys(("members", "agents_in_contact"), (1024, 1)),
     "events": (200, 0),
     "recoveries": (40, 0),
 }

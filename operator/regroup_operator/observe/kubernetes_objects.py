@@ -184,7 +184,7 @@ _COORDINATOR_URL = AgentEnvironment.variable("coordinator_url")
 
 
 def _coordinator_address(container: Object) -> str:
-    """The host in the variable that tells an agent where its coordinator is; empty without one."""
+    """The host in the variable with the address of the coordinator; empty without one."""
     values = {entry["name"]: entry.get("value", "") for entry in container.get("env") or ()}
     try:
         return urlsplit(values.get(_COORDINATOR_URL, "")).hostname or ""

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from regroup_operator.api import names
+from regroup_operator.api.checkpoint_storage import CheckpointStorage
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
@@ -29,6 +30,16 @@ class Policies:
     termination_grace_seconds: int = 120
     active_deadline_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """How many workers a spec asks for: none while it cannot be read."""
+
+    replicas: int = 0
+    min_replicas: int = 0
+    max_replicas: int = 0
+    spares: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,16 @@ class JobObject:
         """What applies to the pods of the job."""
         return Policies()
 
+    @property
+    def size(self) -> JobSize:
+        """How many workers it asks for."""
+        return JobSize()
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """Where its checkpoints lie; None where nothing is shared, or the spec cannot be read."""
+        return None
+
 
 @dataclass(frozen=True)
 class InvalidJob(JobObject):
@@ -98,6 +119,17 @@ class Job(JobObject):
             active_deadline_seconds=spec.active_deadline_seconds,
             ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
         )
+
+    @property
+    def size(self) -> JobSize:
+        """As the spec has it."""
+        spec = self.spec
+        return JobSize(spec.replicas, spec.min_replicas, spec.max_replicas, spec.spares)
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """As the spec has it."""
+        return self.spec.checkpoint.storage
 
 
 AnyJob = Job | InvalidJob
@@ -158,7 +190,7 @@ class Pod:
 
     @property
     def is_created(self) -> bool:
-        """Whether its node has made its containers, or has said why it cannot."""
+        """Whether its node has made its containers, or has reported why it cannot."""
         uncreated = ("", "ContainerCreating", "PodInitializing")
         return self.phase != "Pending" or self.waiting_reason not in uncreated
 
@@ -240,8 +272,8 @@ class CoordinatorView:
     unanswered_seconds: float = 0.0
     """Since the last answer, or the first probe without one; 0 while probes are answered."""
     contacts: Mapping[str, CoordinatorContact] = field(default_factory=dict)
-    """UID of a worker -> what its agent said of the coordinator a moment ago. Agents are asked only
-    while the coordinator does not answer.
+    """UID of a worker -> what its agent reported of the coordinator a moment ago. Agents are asked
+    only while the coordinator does not answer.
     """
     trusts_agents: bool = True
     """Whether that counts: not while many coordinators stopped answering at once."""
@@ -249,9 +281,9 @@ class CoordinatorView:
     """Seconds since its first answer."""
     lost_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a member that it reports as lost -> for how long it has done so."""
-    silent_seconds: Mapping[str, float] = field(default_factory=dict)
-    """UID of a running worker -> since the coordinator last heard of it, or since this operator
-    first saw it run. Empty while the coordinator does not report `heard`.
+    no_contact_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a running worker -> since the coordinator last had contact with it, or since this
+    operator first saw it run. Empty while the coordinator does not report `agents_in_contact`.
     """
     error: str = ""
     """Why the last probe failed."""

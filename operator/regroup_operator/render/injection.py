@@ -17,7 +17,9 @@ _RESOURCES = {"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory":
 
 
 def agent_command(interpreter: str, *, injected: bool) -> list[str]:
-    """The command line of an agent."""
+    """What follows the image: the interpreter, and our agent from the image or from the folder of
+    the init container (`injected`).
+    """
     # -P: a file beside the user's script, such as random.py, must not replace a module of the
     # agent.
     return [interpreter, *([START] if injected else ["-P", "-m"]), "regroup_trainer.agent"]

@@ -53,17 +53,26 @@ def _problems(job: Job, settings: Settings) -> Iterator[str]:
     if storage is not None and storage.volume_claim_template is not None:
         where = "spec.checkpoint.storage.volumeClaimTemplate"
         yield from _found(find_mismatch(workload.claim(job), "PersistentVolumeClaim", where))
-    if job.launcher == "torchrun":
-        yield from _of_pod(torchrun_workload.store_pod(job, settings, 1, ()), "the store's pod")
-        worker = torchrun_workload.agent_pod(job, settings, (0, 1), _ADDRESS, ())
-    else:
-        yield from _of_coordinator(job, settings)
-        worker = workload.worker_pod(job, settings, (0, 1), _ADDRESS, ())
-    yield from _of_pod(worker, _TEMPLATE)
+    yield from _PODS[job.launcher](job, settings)
 
 
 def _found(problem: str) -> tuple[str, ...]:
     return (problem,) if problem else ()
+
+
+def _of_regroup(job: Job, settings: Settings) -> Iterator[str]:
+    yield from _of_coordinator(job, settings)
+    yield from _of_pod(workload.worker_pod(job, settings, (0, 1), _ADDRESS, ()), _TEMPLATE)
+
+
+def _of_torchrun(job: Job, settings: Settings) -> Iterator[str]:
+    yield from _of_pod(torchrun_workload.store_pod(job, settings, 1, ()), "the store's pod")
+    worker = torchrun_workload.agent_pod(job, settings, (0, 1), _ADDRESS, ())
+    yield from _of_pod(worker, _TEMPLATE)
+
+
+_PODS = {"regroup": _of_regroup, "torchrun": _of_torchrun}
+"""Launcher -> the problems of the pods that it has."""
 
 
 def _of_coordinator(job: Job, settings: Settings) -> Iterator[str]:

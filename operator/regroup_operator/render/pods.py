@@ -68,9 +68,9 @@ def metadata(job: JobObject, name: str, labels: Object | None = None) -> Object:
     }
 
 
-def claim_name(job: Job) -> str | None:
+def claim_name(job: JobObject) -> str | None:
     """The claim that the job's pods mount; None when they have a folder of their own."""
-    storage = job.spec.checkpoint.storage
+    storage = job.storage
     if storage is None or storage.empty_dir is not None:
         return None
     return (

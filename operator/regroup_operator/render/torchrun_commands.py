@@ -70,7 +70,7 @@ def rendezvous_generation(term: int) -> str:
 
 
 def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
-    """The command line of an agent."""
+    """Stock torchrun for one worker, with the script behind its flags."""
     flags = script.flags
     rank = () if flags.has_output else ("--no-python", script.interpreter, "-u", RUN_RANK)
     restarts = UNLIMITED_RESTARTS if meeting.max_restarts < 0 else meeting.max_restarts

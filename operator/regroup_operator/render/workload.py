@@ -75,7 +75,7 @@ def desired(job: Job, seed: Ledger) -> Desired:
 
 
 def _last_known(job: Job) -> LastKnown | None:
-    """Of a generation that trained when its coordinator was last heard of."""
+    """Of a generation that trained when its coordinator last answered."""
     status = job.status
     if status.rendezvous_generation is None or status.progress.updated_time is None:
         return None

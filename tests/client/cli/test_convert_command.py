@@ -130,7 +130,9 @@ def test_a_job_that_would_not_be_valid_is_refused_with_the_field(file: Path) -> 
         (b"kind: PyTorchJob\napiVersion: kubeflow.org/v1\n", "metadata.name: is missing"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_a_line(file: Path, content: bytes, expected: str) -> None:
+def test_what_cannot_be_read_is_reported_in_a_line(
+    file: Path, content: bytes, expected: str
+) -> None:
     file.write_bytes(content)
     for done in (run(file), run("-", stdin=content)):
         assert done.exit_code == 1

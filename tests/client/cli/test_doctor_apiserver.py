@@ -109,7 +109,7 @@ def test_a_cluster_without_an_operator_or_nodes(team: Namespace) -> None:
     assert next(one["check"] for one in report["findings"]) == "Kubernetes"
 
 
-def test_who_may_nothing_is_told_what(server: ApiServer, team: Namespace) -> None:
+def test_who_may_nothing_learns_what(server: ApiServer, team: Namespace) -> None:
     config = server.kubeconfig_of(Identity("nobody", "nobody"))
     done = run(team, config=config)
     assert done.exit_code == 1

@@ -111,7 +111,7 @@ def test_what_does_not_belong_together_is_refused_by_name(
 
 def test_one_config_map_stands_beside_one_job(file: Path) -> None:
     config_map, job = documents(file)
-    for together, said in (
+    for together, message in (
         ([config_map], "here are 0"),
         ([config_map, job, job], "here are 2"),
         ([config_map, config_map, job], "is a second ConfigMap"),
@@ -119,7 +119,7 @@ def test_one_config_map_stands_beside_one_job(file: Path) -> None:
         file.write_text(yaml.safe_dump_all(together))
         done = regroup("validate", file)
         assert done.exit_code == 1
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 def test_a_local_run_finds_the_files_in_its_own_folder(file: Path, tmp_path: Path) -> None:

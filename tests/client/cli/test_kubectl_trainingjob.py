@@ -268,10 +268,10 @@ def test_names_complete_to_nothing_without_a_cluster(
 
 
 def test_every_option_has_a_help_text() -> None:
-    silent = [
+    without_help = [
         f"{name} {parameter.name}"
         for name, command in trainingjob.commands.items()
         for parameter in command.params
         if isinstance(parameter, click.Option) and not parameter.help
     ]
-    assert not silent
+    assert not without_help

@@ -108,7 +108,7 @@ def test_what_the_command_says_otherwise_is_reported() -> None:
 def test_flags_about_the_rendezvous_are_left_out_by_name() -> None:
     job = with_command("torchrun", "--rdzv-endpoint=a:1", "--tee", "3", "--role", "r", "train.py")
     assert "--rdzv-endpoint=a:1 is left out: the job brings its own rendezvous" in left_out(job)
-    assert "--tee=3 is left out: only launcher torchrun obeys it" in left_out(job)
+    assert "--tee=3 is left out: only launcher torchrun supports it" in left_out(job)
     (container,) = spec_of(job)["template"]["spec"]["containers"]
     assert container["command"] == ["python", "train.py"]
     assert container["env"] == [{"name": "ROLE_NAME", "value": "r"}]

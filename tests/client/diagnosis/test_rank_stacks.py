@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regroup.diagnosis.rank_stacks import (
-    SilentGroup,
+    MissingStacks,
     StackReport,
     WorkerAnswer,
     fold,
@@ -64,18 +64,18 @@ def test_threads_beside_the_main_one_are_shown_on_request() -> None:
 
 
 def test_what_shows_no_stack_is_named_first() -> None:
-    stopped = [RankStack(rank=rank, silence="is stopped (by SIGSTOP)") for rank in (4, 5)]
+    stopped = [RankStack(rank=rank, missing="is stopped (by SIGSTOP)") for rank in (4, 5)]
     found = report(
         WorkerAnswer("gpt-w0-1", (reduces(0), *stopped)),
         WorkerAnswer("gpt-w1-1", missing="is Pending"),
         WorkerAnswer("gpt-w2-1"),
         WorkerAnswer("gpt-w3-1", (RankStack(rank=6, text="no stack at all\x1b[2J"),)),
     )
-    assert found.silent == (
-        SilentGroup("pod gpt-w1-1", "is Pending"),
-        SilentGroup("pod gpt-w2-1", "has no running rank: it starts, has ended, or is a spare"),
-        SilentGroup("ranks 4-5", "is stopped (by SIGSTOP)"),
-        SilentGroup("rank 6", "shows no stack"),
+    assert found.missing == (
+        MissingStacks("pod gpt-w1-1", "is Pending"),
+        MissingStacks("pod gpt-w2-1", "has no running rank: it starts, has ended, or is a spare"),
+        MissingStacks("ranks 4-5", "is stopped (by SIGSTOP)"),
+        MissingStacks("rank 6", "shows no stack"),
     )
     lines = stack_lines(found, 80)
     assert lines[:3] == [

@@ -18,7 +18,7 @@ SHOWN = WorkerStacks(ranks=(RankStack(rank=0, text="Thread"),))
 
 
 class PlayedPods:
-    """Answers as it is told."""
+    """Answers as it is configured."""
 
     def __init__(self, *answers: CommandOutput | ClusterError, together: int = 1) -> None:
         self.asked: list[tuple[str, Sequence[str]]] = []

@@ -16,7 +16,7 @@ HEADINGS = {
     "Look closer when it lasts longer than a minute": {"maybe"},
     "It ends by itself": {"yes"},
 }
-ACTS_WHILE_IT_MAY_HEAL = {"InternalError", "ContainerCreating", "WorkerSilent"}
+ACTS_WHILE_IT_MAY_HEAL = {"InternalError", "ContainerCreating", "WorkerUnresponsive"}
 """Somebody has to act, or the operator does: the page says that it tries again by itself."""
 
 

@@ -1,4 +1,4 @@
-"""No job, whoever wrote it, ends a verb with an error, or steers the terminal."""
+"""No job, whoever wrote it, ends a verb with an error, or controls the terminal."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def test_a_cluster_without_regroup(answer: str) -> None:
 
 
 def test_a_missing_right_is_named() -> None:
-    said = 'trainingjobs.regroup.dev "gpt" is forbidden: User "edith" cannot get resource'
-    text = str(refusal(GET, 403, body(said, name="gpt")))
-    assert text.startswith(f"cannot get trainingjobs gpt in namespace team: {said}: ask")
+    message = 'trainingjobs.regroup.dev "gpt" is forbidden: User "edith" cannot get resource'
+    text = str(refusal(GET, 403, body(message, name="gpt")))
+    assert text.startswith(f"cannot get trainingjobs gpt in namespace team: {message}: ask")
 
 
 def test_each_wrong_field_is_named() -> None:
@@ -48,7 +48,7 @@ def test_an_answer_that_is_no_status_is_no_error(answer: str | None) -> None:
     assert "cannot get trainingjobs gpt" in str(refusal(GET, 500, answer))
 
 
-def test_what_the_answer_holds_does_not_steer_the_terminal() -> None:
+def test_what_the_answer_holds_does_not_control_the_terminal() -> None:
     assert "\x1b" not in str(refusal(GET, 500, body("\x1b[2J")))
     assert "\x1b" not in str(unreachable("https://x\x1b", "y\x1b"))
 

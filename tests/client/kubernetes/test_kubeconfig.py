@@ -49,14 +49,14 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_credentials_may_come_from_a_program(tmp_path: Path) -> None:
-    said = (
+    output = (
         '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", '
         '"status": {"token": "secret"}}'
     )
     program = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": sys.executable,
-        "args": ["-c", f"print({said!r})"],
+        "args": ["-c", f"print({output!r})"],
         "interactiveMode": "Never",
     }
     api = Target(str(config_file(tmp_path, exec=program))).connect()

@@ -190,7 +190,7 @@ def test_a_note_is_one_line_however_long() -> None:
     assert len(out.getvalue().splitlines()) == 1
 
 
-def test_what_a_rank_writes_does_not_steer_the_terminal() -> None:
+def test_what_a_rank_writes_does_not_control_the_terminal() -> None:
     text = "rank 0: \x1b[2J\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]52;c;AAAA\x1b\\ok\b\x9b\x07"
     assert without_escapes(f"{text}\tü") == "rank 0: red ok\tü"
     assert without_escapes("\x1b") == ""

@@ -44,7 +44,7 @@ def test_what_is_reported_is_shown() -> None:
     [("completed", "Succeeded"), ("failed", "Failed"), ("suspended", "Suspended")],
 )
 def test_a_job_has_ended_when_its_processes_have(result: Any, phase: str) -> None:
-    said = report(phase=result)
-    assert job_status(said, None, 2).phase == "Running"
-    status = job_status(said, Outcome(result=result, message="it is over"), 2)
+    former = report(phase=result)
+    assert job_status(former, None, 2).phase == "Running"
+    status = job_status(former, Outcome(result=result, message="it is over"), 2)
     assert (status.phase, status.message, status.replicas) == (phase, "it is over", 0)

@@ -1,4 +1,4 @@
-"""What is said of a folder that cannot hold a run, or of a file that cannot be written."""
+"""What is reported of a folder that cannot hold a run, or of a file that cannot be written."""
 
 from __future__ import annotations
 

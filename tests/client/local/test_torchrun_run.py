@@ -102,8 +102,8 @@ def test_a_killed_worker_rejoins_and_without_its_store_the_next_attempt_begins(
     assert outcome.result == "completed"
     assert run.restarts == 1
     assert run.attempt == 2
-    said = {f"{rank} of 2 {words}" for rank in range(2) for words in ("says hello", "warns")}
-    assert set(lines) == said
+    expected = {f"{rank} of 2 {words}" for rank in range(2) for words in ("says hello", "warns")}
+    assert set(lines) == expected
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.support.local_job import (
     recovered_at,
     require_whole_history,
 )
-from tests.support.silent_data import CHECKPOINT, FAILING, OPENING, SAMPLES, SILENT
+from tests.support.unresponsive_data import CHECKPOINT, FAILING, OPENING, SAMPLES, UNRESPONSIVE
 
 pytestmark = [
     pytest.mark.slow,
@@ -151,9 +151,9 @@ def test_a_rank_that_dies_before_a_planned_end_on_a_full_volume_costs_no_step(
 
 def play_without(run: LocalRun, fault: str, kill: Callable[[LocalRun], object]) -> str:
     """Let reading fail as the name of the fault says, and kill something meanwhile, which is all
-    that may be charged. Returns what the job said while it waited.
+    that may be charged. Returns what the job reported while it waited.
     """
-    run.entry = "tests.support.silent_data"
+    run.entry = "tests.support.unresponsive_data"
     failing, waiting = Path(run.desired.directory, fault), list[str]()
 
     def strike(run: LocalRun) -> None:
@@ -177,47 +177,53 @@ def lose_a_rank_without_data(directory: Path, fault: str) -> str:
     """As `play_without`. No step may be lost."""
     policy = CheckpointPolicy(interval_steps=ENDLESS)
     run = make_run(directory, STEPS, checkpoint=policy, max_restarts=1)
-    said = play_without(run, fault, lambda run: run.kill_rank(1))
+    output = play_without(run, fault, lambda run: run.kill_rank(1))
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
-    return said
+    return output
 
 
 def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
     """The survivors read ahead when the data stops; nobody waits for what they read."""
     assert "the training data does not come" in lose_a_rank_without_data(
-        tmp_path, f"{SAMPLES}-{SILENT}"
+        tmp_path, f"{SAMPLES}-{UNRESPONSIVE}"
     )
 
 
 def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
     """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
-    said = lose_a_rank_without_data(tmp_path, f"{SAMPLES}-{FAILING}")
-    assert "/data/samples.bin: Input/output error" in said
+    output = lose_a_rank_without_data(tmp_path, f"{SAMPLES}-{FAILING}")
+    assert "/data/samples.bin: Input/output error" in output
 
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [(FAILING, "/data/opening.bin: Input/output error"), (SILENT, "the volume does not answer")],
+    [
+        (FAILING, "/data/opening.bin: Input/output error"),
+        (UNRESPONSIVE, "the volume does not answer"),
+    ],
 )
 def test_a_new_rank_waits_for_training_data_that_cannot_be_opened(
     tmp_path: Path, how: str, expected: str
 ) -> None:
     """The survivors wait for it, with their state, and its wait is neither a failure nor a hang."""
-    said = lose_a_rank_without_data(tmp_path, f"{OPENING}-{how}")
-    assert expected in said
-    assert "stays in the memory" in said
+    output = lose_a_rank_without_data(tmp_path, f"{OPENING}-{how}")
+    assert expected in output
+    assert "stays in the memory" in output
 
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [(FAILING, "/data/checkpoint.bin: Input/output error"), (SILENT, "the volume does not answer")],
+    [
+        (FAILING, "/data/checkpoint.bin: Input/output error"),
+        (UNRESPONSIVE, "the volume does not answer"),
+    ],
 )
 def test_ranks_wait_for_a_checkpoint_that_cannot_be_read(
     tmp_path: Path, how: str, expected: str
 ) -> None:
     policy = CheckpointPolicy(interval_steps=20)
     run = make_run(tmp_path, STEPS, checkpoint=policy, replicas=1, min_replicas=1, max_restarts=0)
-    said = play_without(run, f"{CHECKPOINT}-{how}", lambda run: run.kill_worker(0))
-    assert expected in said
+    output = play_without(run, f"{CHECKPOINT}-{how}", lambda run: run.kill_worker(0))
+    assert expected in output
     assert only_recovery(run).restored_from == "Checkpoint"

@@ -65,7 +65,7 @@ def test_every_recommended_micro_batch_is_within_the_ranks_share() -> None:
         assert layout.micro_batch * layout.grid.data <= BATCH.samples
 
 
-def test_a_lead_inside_the_error_is_said_and_the_simpler_layout_recommended() -> None:
+def test_a_lead_inside_the_error_is_reported_and_the_simpler_layout_recommended() -> None:
     result = plan(question(13e9))
     chosen, fastest = result.recommended, result.candidates[0]
     assert chosen

@@ -366,7 +366,7 @@ def test_weights_that_are_refused_leave_no_pod(team: Namespace, saved: Job) -> N
         (["list", "create", "get", "delete"], 'cannot (get|create) resource "pods/exec"'),
     ],
 )
-def test_a_user_without_the_rights_is_told_which(
+def test_a_user_without_the_rights_learns_which(
     server: ApiServer, team: Namespace, saved: Job, verbs: list[str], refused: str
 ) -> None:
     """Without the right to see the claim, its pod shows whether it is there."""

@@ -76,9 +76,9 @@ def test_a_notebook_trains_a_function_and_shows_how_it_goes(
         (shown,) = outputs_of(notebook, cell, "display_data")  # updated in place
         assert shown.data["text/plain"].startswith("Succeeded: ")
         assert "step 20/20" in shown.data["text/html"]
-    said = [outputs_of(notebook, cell, "stream")[0].text for cell in (2, 4)]
-    assert said[0] == "function train is sent as source: it is self-contained\n"
-    assert said[1] == "True {'weight': (1, 1), 'bias': (1,)}\n"
+    texts = [outputs_of(notebook, cell, "stream")[0].text for cell in (2, 4)]
+    assert texts[0] == "function train is sent as source: it is self-contained\n"
+    assert texts[1] == "True {'weight': (1, 1), 'bias': (1,)}\n"
 
 
 def test_outside_of_a_notebook_there_is_none() -> None:

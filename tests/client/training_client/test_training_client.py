@@ -51,7 +51,7 @@ def client(tmp_path: Path) -> TrainingClient:
         ({"func": noop}, "none: does not exist: give a file with --kubeconfig"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(
+def test_what_is_wrong_is_reported_with_what_to_do(
     client: TrainingClient, given: dict[str, Any], why: str
 ) -> None:
     with pytest.raises((TrainingClientError, regroup.ClusterError), match=why):

@@ -59,7 +59,7 @@ UNNAMED = """() => [...document.querySelectorAll("input, button, a, [tabindex='0
 
 @dataclass
 class Opened:
-    """The page in a tab, and what the browser said about it."""
+    """The page in a tab, and what the browser reported about it."""
 
     page: Page
     base: str

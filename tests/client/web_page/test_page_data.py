@@ -56,7 +56,7 @@ def test_a_job_is_shown_with_its_time_line_and_workers() -> None:
 
 
 def test_an_answer_does_not_change_with_the_clock_while_a_job_trains() -> None:
-    """So that a page which asks again is told that it has the answer."""
+    """So that a page which asks again learns that it has the answer."""
     view = JobView(job_record(running_status()), (), 0, ())
     later = NOW.replace(hour=NOW.hour + 1)
     assert job_details("gpt", view, NOW) == job_details("gpt", view, later)

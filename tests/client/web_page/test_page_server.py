@@ -153,7 +153,7 @@ async def test_what_cannot_be_read_is_said() -> None:
         assert answer.status == 404
 
 
-async def test_connections_that_say_nothing_push_each_other_out() -> None:
+async def test_idle_connections_push_each_other_out() -> None:
     async with browsing() as client:
         url = client._base_url
         assert url is not None

@@ -65,6 +65,6 @@ def test_a_port_that_is_in_use_is_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with start(tmp_path, "--port", port) as process:
-            _, said = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert f"--port {port}: " in said and "give another one" in said
+    assert f"--port {port}: " in output and "give another one" in output

@@ -159,7 +159,7 @@ def test_its_interpreter_lies_beside_the_launcher() -> None:
         ("--num_processes", "--num_processes=train.py: give a number"),
     ],
 )
-def test_flags_that_cannot_be_obeyed_are_refused_by_name(line: str, words: str) -> None:
+def test_flags_that_are_not_supported_are_refused_by_name(line: str, words: str) -> None:
     with pytest.raises(FlagError, match=re.escape(words)):
         read_accelerate([*written(line), "train.py"])
 
@@ -227,7 +227,7 @@ ELASTIC = {"replicas": 2, "elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}}
             "nprocPerNode is 4, and --num_processes 4, shared by 2 workers, in",
         ),
         ("--max_restarts=2", {"restartPolicy": {"maxRestarts": 4}}, "maxRestarts is 4, and --max"),
-        ("--tee=3", {}, "--tee=3: only launcher torchrun obeys this"),
+        ("--tee=3", {}, "--tee=3: only launcher torchrun supports this"),
         (
             "--config_file=a.yaml",
             {"launcher": "torchrun"},

@@ -103,7 +103,7 @@ def test_a_problem_of_the_template_stands_under_its_own_path() -> None:
         ),
     ],
 )
-def test_a_storage_of_two_kinds_or_none_is_told_which_are_there(storage: Any, given: str) -> None:
+def test_a_storage_of_two_kinds_or_none_learns_which_are_there(storage: Any, given: str) -> None:
     with pytest.raises(InvalidSpecError, match=f"emptyDir, got {given}"):
         parse_spec({**SMALLEST, "checkpoint": {"storage": storage}})
 

@@ -25,7 +25,7 @@ def make_state(**fields: Any) -> AttemptState:
 
 
 @pytest.mark.parametrize(
-    ("state", "verdict"),
+    ("state", "outcome"),
     [
         (make_state(), "complete"),
         (make_state(well=1, running=1), "open"),
@@ -40,8 +40,8 @@ def make_state(**fields: Any) -> AttemptState:
         (make_state(failures=("RendezvousClosedError",)), "complete"),  # it came too late
     ],
 )
-def test_an_attempt_ends_by_the_rule(state: AttemptState, verdict: str) -> None:
-    assert judge(state) == verdict
+def test_an_attempt_ends_by_the_rule(state: AttemptState, outcome: str) -> None:
+    assert judge(state) == outcome
 
 
 def test_a_long_message_keeps_its_first_line_and_its_ends() -> None:

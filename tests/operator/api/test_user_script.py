@@ -68,7 +68,7 @@ def test_command_and_args_are_one_line(
             "--rdzv-id=7: the job brings its own rendezvous: write [torchrun, --nnodes=2, --rdzv-b",
         ),
         (["torchrun", "--rdzv-backend=etcd", "a.py"], "--rdzv-backend=etcd: the job brings its"),
-        (["python", "-O", "train.py"], "-O of Python cannot be obeyed"),
+        (["python", "-O", "train.py"], "-O of Python is not supported"),
         (["python", "-c", "print(1)"], "-c of Python names no file that each rank could"),
         (["python", "-"], "- of Python names no file that each rank could run"),
         (
@@ -181,7 +181,7 @@ def test_the_command_line_of_torchrun_stands_before_the_script() -> None:
         ["python", "-qum", "torchrun", "--nnodes", "1:1", "train.py"],
     ],
 )
-def test_flags_that_say_what_is_so_anyway_are_obeyed(command: list[str]) -> None:
+def test_flags_that_ask_for_what_is_so_anyway_are_applied(command: list[str]) -> None:
     script = user_script(template(command=command))
     assert script is not None
     assert script.arguments == ("train.py",)
@@ -226,7 +226,7 @@ def test_flags_of_torchrun_count_where_the_spec_has_its_default() -> None:
         ("--nproc-per-node=2", {"nprocPerNode": 4}, "nprocPerNode is 4, and --nproc-per-node in"),
         ("--max-restarts=2", {"restartPolicy": {"maxRestarts": 4}}, "restartPolicy.maxRestarts is"),
         ("--nnodes=2", {}, "--nnodes=2:2 (--standalone is 1:1), and the job has 1 to 1 workers"),
-        ("-t3", {}, "-t3: only launcher torchrun obeys this"),
+        ("-t3", {}, "-t3: only launcher torchrun supports this"),
     ],
 )
 def test_flags_of_torchrun_that_contradict_the_spec_are_refused(

@@ -17,7 +17,7 @@ AGENTS = tuple(Agent(f"uid-{number}", f"198.18.0.{number}") for number in range(
 
 
 async def test_agents_of_one_namespace_that_do_not_answer_keep_nobody_else_waiting() -> None:
-    """A hundred coordinators of one tenant are silent, and so are their agents."""
+    """A hundred coordinators of one tenant are unresponsive, and so are their agents."""
     asked, places = list[str](), asyncio.Semaphore(QUESTIONS_OF_A_NAMESPACE)
     slots = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
@@ -27,7 +27,7 @@ async def test_agents_of_one_namespace_that_do_not_answer_keep_nobody_else_waiti
         raise AssertionError
 
     async def answer(_agent: Agent) -> CoordinatorContact:
-        return CoordinatorContact(term=1, unheard_seconds=4.0)
+        return CoordinatorContact(term=1, unanswered_seconds=4.0)
 
     hostile = [AgentSurvey(AGENTS, places) for _ in range(100)]
     tasks = [asyncio.create_task(survey.take_turn(hang, slots)) for survey in hostile]

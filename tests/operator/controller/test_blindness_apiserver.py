@@ -29,7 +29,7 @@ def limit_pods(namespace: Namespace, hard: int, used: int) -> None:
     assert answer.status == 200, answer.message
 
 
-def test_a_refused_pod_keeps_no_coordinator_from_being_heard(
+def test_a_refused_pod_keeps_no_coordinator_from_being_followed(
     operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:
     _, stub = running

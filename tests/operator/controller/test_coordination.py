@@ -36,7 +36,7 @@ from regroup_operator.controller.coordinator_requests import (
     open_session,
 )
 from regroup_operator.controller.followed_coordinator import Target
-from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
+from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
@@ -107,7 +107,7 @@ async def test_a_step_is_no_news_and_a_lost_member_is(line: Line) -> None:
         await line.until(1)
         stub.report(progress=step.model_copy(update={"step": 2}), message="step 2")
         lost = MemberStatus(
-            member="m", index=0, pod="p", node="n", rank=None, step=0, lost="silent"
+            member="m", index=0, pod="p", node="n", rank=None, step=0, lost="unresponsive"
         )
         stub.report(members=(lost,))
         await line.until(2)
@@ -151,7 +151,7 @@ async def test_one_connection_brings_all_news(line: Line) -> None:
         assert stub.watches < 5
 
 
-async def test_a_watch_that_ends_is_silence_until_there_is_another(line: Line) -> None:
+async def test_a_watch_that_ends_counts_as_no_answer_until_there_is_another(line: Line) -> None:
     with CoordinatorStub(make_coordinator_status()) as stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
@@ -161,7 +161,7 @@ async def test_a_watch_that_ends_is_silence_until_there_is_another(line: Line) -
         assert view_of(line).unanswered_seconds == 0.0
 
 
-async def test_a_coordinator_that_stands_still_is_silent_as_soon_as_its_watch_is(
+async def test_a_coordinator_that_stands_still_is_unresponsive_as_soon_as_its_watch_is(
     line: Line,
 ) -> None:
     """A power loss closes no connection."""
@@ -172,17 +172,19 @@ async def test_a_coordinator_that_stands_still_is_silent_as_soon_as_its_watch_is
         try:
             await line.until(2)
             view = view_of(line)
-            assert UNHEARD_SECONDS <= view.unanswered_seconds < UNHEARD_SECONDS + 2
+            assert UNANSWERED_SECONDS <= view.unanswered_seconds < UNANSWERED_SECONDS + 2
             assert view.error.endswith("/v1/watch: it takes too long")
         finally:
             stub.answers.set()
 
 
 @pytest.mark.parametrize("followed", [1, 40, 80, 400, 1000, 5000])
-def test_a_silent_watch_is_noticed_no_later_than_a_poll_without_an_answer(followed: int) -> None:
+def test_an_unresponsive_watch_is_noticed_no_later_than_a_poll_without_an_answer(
+    followed: int,
+) -> None:
     poll = max(PAUSE_SECONDS, followed / ANSWERS_A_SECOND) + WAIT_SECONDS + TIMEOUT_SECONDS
     watch = line_seconds(followed) + LATE_SECONDS
-    assert UNHEARD_SECONDS < watch <= poll + 1e-9
+    assert UNANSWERED_SECONDS < watch <= poll + 1e-9
     assert followed / line_seconds(followed) <= max(ANSWERS_A_SECOND, followed / 5)
 
 
@@ -207,51 +209,61 @@ def test_a_line_that_does_not_end_is_not_kept(end: bytes) -> None:
         buffer.newest(b"x" + end)
 
 
-def silence_of(line: Line, uid: str) -> float:
+def no_contact_seconds_of(line: Line, uid: str) -> float:
     view = line.coordinators.view(KEY, 1, ("a", "b", "c"))
-    return view.silent_seconds[uid]
+    return view.no_contact_seconds[uid]
 
 
 @contextlib.asynccontextmanager
 async def followed_with_workers(line: Line) -> AsyncIterator[CoordinatorStub]:
     """A coordinator that has answered once: `a` is a member, and `b` is about to be one."""
     member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
-    with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
+    with CoordinatorStub(
+        make_coordinator_status(members=(member,), agents_in_contact=("b",))
+    ) as stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
         yield stub
 
 
-async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears(
+async def test_an_empty_line_is_a_sign_of_life_of_all_in_contact_with_the_coordinator(
     line: Line,
 ) -> None:
     async with followed_with_workers(line) as stub:
-        silence_of(line, "a")
-        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 4.0)
-        assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
-        stub.report(heard=())
-        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "b") > 2.0)
-        assert silence_of(line, "b") < silence_of(line, "c") - 2.0
+        no_contact_seconds_of(line, "a")
+        await asyncio.to_thread(
+            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "c") > 4.0
+        )
+        assert max(no_contact_seconds_of(line, uid) for uid in ("a", "b")) < 3.0
+        stub.report(agents_in_contact=())
+        await asyncio.to_thread(
+            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "b") > 2.0
+        )
+        assert no_contact_seconds_of(line, "b") < no_contact_seconds_of(line, "c") - 2.0
 
 
-async def test_a_worker_is_silent_since_it_was_last_heard_of_or_first_seen_to_run(
+async def test_a_worker_is_unresponsive_since_its_last_contact_or_since_it_was_first_seen_to_run(
     line: Line,
 ) -> None:
     async with followed_with_workers(line) as stub:
-        assert silence_of(line, "c") < 1.0, "nothing can be said of the time before"
-        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 3.0)
-        assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
-        stub.report(heard=("c",))
-        await asyncio.to_thread(wait_until, "a sign of life", lambda: silence_of(line, "c") < 3.0)
+        assert no_contact_seconds_of(line, "c") < 1.0, "nothing is known of the time before"
+        await asyncio.to_thread(
+            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "c") > 3.0
+        )
+        assert max(no_contact_seconds_of(line, uid) for uid in ("a", "b")) < 3.0
+        stub.report(agents_in_contact=("c",))
+        await asyncio.to_thread(
+            wait_until, "a sign of life", lambda: no_contact_seconds_of(line, "c") < 3.0
+        )
 
 
-async def test_a_coordinator_that_does_not_say_of_whom_it_hears_shows_no_silence(
+async def test_a_coordinator_that_does_not_report_contacts_makes_no_worker_unresponsive(
     line: Line,
 ) -> None:
     with VersionOneStub(make_coordinator_status()) as stub:
         line.coordinators.follow(KEY, replace(target(stub), protocol=1))
         await line.until(1)
-        assert line.coordinators.view(KEY, 1, ("a",)).silent_seconds == {}
+        assert line.coordinators.view(KEY, 1, ("a",)).no_contact_seconds == {}
 
 
 def view_of(line: Line, key: Key = KEY) -> CoordinatorView:
@@ -262,7 +274,9 @@ async def until(what: str, holds: Callable[[], object], seconds: float = 30) -> 
     await asyncio.to_thread(wait_until, what, holds, seconds)
 
 
-async def test_silence_is_counted_from_the_last_answer_to_the_next(line: Line) -> None:
+async def test_time_without_an_answer_is_counted_from_the_last_answer_to_the_next(
+    line: Line,
+) -> None:
     stub = CoordinatorStub(make_coordinator_status())
     with stub:
         line.coordinators.follow(KEY, target(stub))
@@ -270,7 +284,7 @@ async def test_silence_is_counted_from_the_last_answer_to_the_next(line: Line) -
         assert view_of(line).unanswered_seconds == 0.0
     await line.until(2)
     await until("probes without an answer", lambda: view_of(line).failures >= 3)
-    await until("silence", lambda: view_of(line).unanswered_seconds > 2.0)
+    await until("time without contact", lambda: view_of(line).unanswered_seconds > 2.0)
     assert view_of(line).error == f"http://{stub.address}:8471/v1/watch: Connection refused"
     assert len(line.news) == 2, "each further one is no news"
 
@@ -303,24 +317,26 @@ async def test_a_refusal_is_quoted_in_one_line_without_escapes(line: Line) -> No
 async def test_agents_are_asked_with_the_token_while_the_coordinator_does_not_answer(
     line: Line,
 ) -> None:
-    heard = CoordinatorContact(term=1, unheard_seconds=0.0)
-    with AgentStub(heard) as one, AgentStub(heard) as two:
+    answered = CoordinatorContact(term=1, unanswered_seconds=0.0)
+    with AgentStub(answered) as one, AgentStub(answered) as two:
         agents = [Agent("a", one.address), Agent("b", two.address), Agent("c", "127.0.82.1")]
         with CoordinatorStub(make_coordinator_status()) as stub:
             line.coordinators.follow(KEY, target(stub), agents)
             await line.until(1)
-        await until("what they say", lambda: view_of(line).contacts == {"a": heard, "b": heard})
+        await until(
+            "what they report", lambda: view_of(line).contacts == {"a": answered, "b": answered}
+        )
         news = len(line.news)
         assert set(one.tokens) == {"Bearer secret"}
-        one.contact = two.contact = CoordinatorContact(term=1, unheard_seconds=3.0)
+        one.contact = two.contact = CoordinatorContact(term=1, unanswered_seconds=3.0)
         await line.until(news + 1)
-        assert {c.unheard_seconds for c in view_of(line).contacts.values()} == {3.0}
-    await until("what they said to be too old", lambda: not view_of(line).contacts)
+        assert {c.unanswered_seconds for c in view_of(line).contacts.values()} == {3.0}
+    await until("what they reported to be too old", lambda: not view_of(line).contacts)
 
 
 async def test_agents_are_not_asked_while_the_coordinator_answers(line: Line) -> None:
     with (
-        AgentStub(CoordinatorContact(unheard_seconds=0.0)) as agent,
+        AgentStub(CoordinatorContact(unanswered_seconds=0.0)) as agent,
         CoordinatorStub(make_coordinator_status()) as stub,
     ):
         line.coordinators.follow(KEY, target(stub), [Agent("a", agent.address)])
@@ -347,13 +363,13 @@ async def test_coordinators_of_one_namespace_that_fail_leave_others_their_witnes
     line: Line,
 ) -> None:
     nobody, other = Target("uid", "127.0.83.1", 1, "secret"), ("other", "gpt")
-    unheard = CoordinatorContact(term=1, unheard_seconds=60.0)
-    with AgentStub(unheard) as agent:
+    unanswered = CoordinatorContact(term=1, unanswered_seconds=60.0)
+    with AgentStub(unanswered) as agent:
         for number in range(30):
             line.coordinators.follow(("default", f"gpt{number}"), nobody)
         await until("them", lambda: not view_of(line, ("default", "gpt0")).trusts_agents)
         line.coordinators.follow(other, nobody, [Agent("a", agent.address)])
-        await until("a witness", lambda: view_of(line, other).contacts == {"a": unheard})
+        await until("a witness", lambda: view_of(line, other).contacts == {"a": unanswered})
         assert view_of(line, other).trusts_agents
 
 
@@ -363,7 +379,7 @@ def stand_still(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [CoordinatorStub, VersionOneStub])
-async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(
+async def test_answers_that_this_process_was_too_late_to_read_count_as_answers(
     line: Line, kind: type[CoordinatorStub]
 ) -> None:
     with kind(make_coordinator_status()) as stub:
@@ -374,12 +390,12 @@ async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(
             stub.tokens.clear()
             await until("a request", lambda: stub.tokens)
             stub.answers.set()
-        stand_still(UNHEARD_SECONDS + 0.5)
-        silences = []
+        stand_still(UNANSWERED_SECONDS + 0.5)
+        times = []
         for _ in range(100):
-            silences.append(view_of(line).unanswered_seconds)
+            times.append(view_of(line).unanswered_seconds)
             await asyncio.sleep(0)
-        assert max(silences) < 1.0
+        assert max(times) < 1.0
 
 
 @contextlib.asynccontextmanager
@@ -404,7 +420,7 @@ async def followed_fleet(count: int, *, with_watch: bool = True) -> AsyncIterato
                 coordinators.close()
 
 
-async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+async def test_each_of_a_thousand_coordinators_answers_again_and_again() -> None:
     async with followed_fleet(1000) as fleet:
         before = fleet.answers()
         await until("lines of each", lambda: fleet.answers() - before > 3000, 120)
@@ -449,7 +465,7 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
 
     monkeypatch.setattr(coordination, "answer_pause", note)
     with CoordinatorStub(make_coordinator_status()) as stub:
-        many = json.dumps({"heard": [""] * 9_000})
+        many = json.dumps({"agents_in_contact": [""] * 9_000})
         stub.encode = lambda status: many  # type: ignore[method-assign]
         line.coordinators.follow(KEY, target(stub), workers=1)
         await until("a pause", lambda: pauses)

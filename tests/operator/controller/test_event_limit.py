@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.event_limit import (
-    BURST,
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    SECONDS_EACH,
-    EventLimit,
-)
+from regroup_operator.controller.event_limit import BURST, SECONDS_EACH, EventLimit
+from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 
 ONE, OTHER = ("a", "one"), ("a", "other")
 

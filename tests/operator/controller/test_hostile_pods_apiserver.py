@@ -75,7 +75,7 @@ def test_pods_with_deep_managed_fields_end_no_operator(
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_silent_connections_to_the_port_of_probes_are_bounded(operator: OperatorProcess) -> None:
+def test_idle_connections_to_the_port_of_probes_are_bounded(operator: OperatorProcess) -> None:
     with contextlib.ExitStack() as stack:
         flood = [
             stack.enter_context(socket.create_connection(("127.0.0.1", operator.health_port)))

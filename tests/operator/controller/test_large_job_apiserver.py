@@ -92,7 +92,7 @@ def test_a_job_of_thousands_of_workers_starts_and_replaces_one_at_little_cost(
     run_all(kubelets, workers)
     spent("all run")
     report = make_coordinator_status(
-        members=members_of(workers), world_size=COUNT, heard=(), total_steps=0
+        members=members_of(workers), world_size=COUNT, agents_in_contact=(), total_steps=0
     )
     with CoordinatorStub(report) as stub:
         stub.asks = len(report.model_dump_json()) >= WATCH_LINE_BYTES

@@ -1,5 +1,5 @@
-"""Coordinators of many jobs are all heard; they stop answering at once, and answer again: all are
-kept. On a real API server.
+"""Coordinators of many jobs are all followed; they stop answering at once, and answer again: all
+are kept. On a real API server.
 
 COORDINATORS=1000 makes it a thousand; it then needs `--timeout=1800`, and a machine of its own.
 """
@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.support.coordinated_jobs import coordinated_jobs, is_heard, is_kept_unheard
+from tests.support.coordinated_jobs import coordinated_jobs, is_followed, is_kept_unanswered
 from tests.support.kube_api import Namespace
 from tests.support.operator_process import OperatorProcess
 from tests.support.waiting import wait_until
@@ -35,9 +35,9 @@ def test_an_operator_hears_all_coordinators_and_keeps_them_when_it_was_cut_off_f
         lines = jobs.fleet.answers() + LINES * COUNT
         wait_until("lines", lambda: jobs.fleet.answers() >= lines, seconds=20 * LINES)
         cores = (operator.cpu_seconds() - used) / (time.monotonic() - begun)
-        print(f"{LINES} lines of each of {COUNT} heard with {cores:.2f} cores")
+        print(f"{LINES} lines of each of {COUNT} read with {cores:.2f} cores")
         with jobs.fleet.frozen():
-            jobs.until_each("what is not known", is_kept_unheard, PATIENCE)
-        jobs.until_each("all to be heard again", is_heard, PATIENCE)
+            jobs.until_each("what is not known", is_kept_unanswered, PATIENCE)
+        jobs.until_each("all to be followed again", is_followed, PATIENCE)
         assert jobs.coordinators() == first
         assert {status["coordinatorTerm"] for status in jobs.statuses()} == {1}

@@ -59,7 +59,7 @@ async def test_an_answer_that_does_not_begin_in_time_is_none(
     """Each part begins the time between two reads anew, and a watch has no other."""
     with RawCoordinator(first, more, pause=0.2) as stub:
         began, view = time.monotonic(), follow(stub)
-        await until("silence", lambda: view().unanswered_seconds > 0, 20)
+        await until("time without an answer", lambda: view().unanswered_seconds > 0, 20)
         assert time.monotonic() - began > 0.9 * BEGIN_SECONDS
         assert view().error.endswith("/v1/watch: it takes too long")
 
@@ -83,7 +83,7 @@ async def test_a_flood_of_interim_answers_is_refused_at_once_and_not_soon_asked_
         assert pauses == [coordination.COSTLY_PAUSE_SECONDS]
         assert time.thread_time() - used < 2 * ALLOWED_SECONDS
         assert view().error.endswith("/v1/watch: reading it takes too much time")
-        assert view().unanswered_seconds == 0.0, "it is no silence"
+        assert view().unanswered_seconds == 0.0, "it is an answer"
 
 
 async def ask(stub: RawCoordinator, most: int) -> bytearray:

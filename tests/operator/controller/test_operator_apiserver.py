@@ -69,13 +69,13 @@ def test_an_unresponsive_node_loses_its_pod_and_is_used_again_when_its_lease_cha
 ) -> None:
     kubelets, stub = running
     workers = sorted(kubelets.pods("worker").values(), key=lambda pod: pod["metadata"]["name"])
-    silent = workers[1]
+    lost = workers[1]
     others = [member(pod, rank) for rank, pod in enumerate((workers[0], workers[2]))]
-    stub.report(members=(*others, member(silent, None, "silent for 2.0 s")), world_size=2)
+    stub.report(members=(*others, member(lost, None, "no contact for 2.0 s")), world_size=2)
     wait_until("a replacement", lambda: "gpt-w1-2" in kubelets.pods(), seconds=60)
     terms = kubelets.pods()["gpt-w1-2"]["spec"]["affinity"]["nodeAffinity"]
     assert "n2" in str(terms)
-    assert silent["metadata"]["name"] not in kubelets.pods()
+    assert lost["metadata"]["name"] not in kubelets.pods()
     status = namespace.read()["status"]
     assert status["suspectedNodes"] == ["n2"]
     assert status["nodeFailures"] == {"n2": 1}

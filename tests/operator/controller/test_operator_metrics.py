@@ -101,7 +101,7 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
-def test_silent_connections_cost_few_threads_and_keep_no_scrape_out(port: int) -> None:
+def test_idle_connections_cost_few_threads_and_keep_no_scrape_out(port: int) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:
         for _ in range(10 * SCRAPES_AT_ONCE):

@@ -17,12 +17,13 @@ from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.event_limit import BURST, FIRST_PAUSE_SECONDS
+from regroup_operator.controller.event_limit import BURST
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.controller.operator_traces import OperatorTraces, Round
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS
+from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS
 from regroup_operator.decide.plan import CreateWorker, Plan
 from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
@@ -176,7 +177,7 @@ def waiting_reasons(reconciler: reconcile.Reconciler) -> list[str]:
 
 
 class Rounds(OperatorTraces):
-    """What it is told of rounds."""
+    """What it receives of rounds."""
 
     def __init__(self) -> None:
         super().__init__(lambda _spans: None)

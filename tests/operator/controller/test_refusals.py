@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.refusals import LONGEST_PAUSE_SECONDS, PODS, Refusals, stopped_by
+from regroup_operator.controller.refusals import PODS, Refusals, stopped_by
+from regroup_operator.controller.work_queue import LONGEST_PAUSE_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
     CreateWorker,

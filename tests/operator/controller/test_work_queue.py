@@ -131,7 +131,7 @@ async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: s
 async def test_a_failed_key_that_was_added_meanwhile_runs_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work_queue, "LONGEST_BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(work_queue, "LONGEST_PAUSE_SECONDS", 0.0)
     queue = make_queue()
     queue.add("a")
     await queue.take()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from regroup_operator.decide.coordinator_evidence import (
     OUTAGE_SECONDS,
-    UNHEARD_SECONDS,
+    UNANSWERED_SECONDS,
     UNREADABLE_ANSWERS,
-    explain_silence,
+    explain_no_answer,
     why_dead,
     witnesses,
 )
@@ -35,7 +35,7 @@ from tests.support.operator_simulation import (
 COORDINATOR = Pod(
     "gpt-c1", "uid-c", "coordinator", -1, 1, "Running", node="n1", ip="198.18.0.1", ready=True
 )
-RECENT, SILENT = 0.5, UNHEARD_SECONDS
+RECENT, OLD = 0.5, UNANSWERED_SECONDS
 
 
 def make_worker(index: int, node: str = "") -> Pod:
@@ -44,20 +44,23 @@ def make_worker(index: int, node: str = "") -> Pod:
 
 
 def make_observed(
-    *unheard: float | None, node: Node | None = None, workers: tuple[Pod, ...] = (), **view: object
+    *unanswered: float | None,
+    node: Node | None = None,
+    workers: tuple[Pod, ...] = (),
+    **view: object,
 ) -> Observed:
-    """A coordinator that has not answered for too long. `unheard`: what the agents of workers 0,
-    1, ... say; None: nothing.
+    """A coordinator that has not answered for too long. `unanswered`: seconds that the agents of
+    workers 0, 1, ... report; None: nothing.
     """
     contacts = {
-        f"uid-{index}": CoordinatorContact(term=1, unheard_seconds=seconds)
-        for index, seconds in enumerate(unheard)
+        f"uid-{index}": CoordinatorContact(term=1, unanswered_seconds=seconds)
+        for index, seconds in enumerate(unanswered)
         if seconds is not None
     }
     given = CoordinatorView(
         status=make_coordinator_status(),
         failures=3,
-        unanswered_seconds=UNHEARD_SECONDS,
+        unanswered_seconds=UNANSWERED_SECONDS,
         contacts=contacts,
         error="http://198.18.0.1:8471/v1/status: it takes too long",
     )
@@ -81,7 +84,9 @@ def make_observed(
         (None, ""),
     ],
 )
-def test_a_bad_node_shows_that_a_silent_coordinator_is_dead(node: Node | None, words: str) -> None:
+def test_a_bad_node_shows_that_an_unresponsive_coordinator_is_dead(
+    node: Node | None, words: str
+) -> None:
     why = why_dead(COORDINATOR, make_observed(node=node))
     assert (words in why) if words else why == ""
 
@@ -95,7 +100,7 @@ def test_a_pod_that_is_not_ready_shows_it_unless_its_kubelet_starts_it_again_or_
 
 def test_nothing_shows_it_while_it_answers() -> None:
     node = Node("n1", ready=False)
-    observed = make_observed(SILENT, SILENT, SILENT, node=node, unanswered_seconds=0.0, failures=0)
+    observed = make_observed(OLD, OLD, OLD, node=node, unanswered_seconds=0.0, failures=0)
     assert why_dead(replace(COORDINATOR, ready=False), observed) == ""
 
 
@@ -103,39 +108,39 @@ def test_nothing_shows_it_while_it_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unheard", "dead"),
+    ("unanswered", "dead"),
     [
         ((), False),
-        ((None, SILENT, SILENT), True),
-        ((SILENT, SILENT, SILENT), True),
-        ((None, SILENT, None), False),
-        ((None, SILENT, RECENT), False),
-        ((RECENT, SILENT, SILENT), False),
-        ((None, SILENT, SILENT - 0.1), False),
-        ((SILENT, None, None), False),
+        ((None, OLD, OLD), True),
+        ((OLD, OLD, OLD), True),
+        ((None, OLD, None), False),
+        ((None, OLD, RECENT), False),
+        ((RECENT, OLD, OLD), False),
+        ((None, OLD, OLD - 0.1), False),
+        ((OLD, None, None), False),
     ],
 )
-def test_two_agents_on_other_nodes_have_to_say_that_they_do_not_hear_it_and_none_that_it_does(
-    unheard: tuple[float | None, ...], dead: bool
+def test_two_agents_on_other_nodes_have_to_report_no_answer_and_none_an_answer(
+    unanswered: tuple[float | None, ...], dead: bool
 ) -> None:
-    assert bool(why_dead(COORDINATOR, make_observed(*unheard))) == dead
+    assert bool(why_dead(COORDINATOR, make_observed(*unanswered))) == dead
 
 
-def test_all_agents_have_to_say_it_where_there_are_fewer_than_two_elsewhere() -> None:
+def test_all_agents_have_to_report_it_where_there_are_fewer_than_two_elsewhere() -> None:
     pair = (make_worker(0), make_worker(1))
     assert witnesses(COORDINATOR, make_observed(workers=pair)) == pair[1:]
-    assert why_dead(COORDINATOR, make_observed(None, SILENT, workers=pair))
-    assert why_dead(COORDINATOR, make_observed(RECENT, SILENT, workers=pair)) == ""
+    assert why_dead(COORDINATOR, make_observed(None, OLD, workers=pair))
+    assert why_dead(COORDINATOR, make_observed(RECENT, OLD, workers=pair)) == ""
     alone = (make_worker(0),)
     assert witnesses(COORDINATOR, make_observed(workers=alone)) == alone
-    assert why_dead(COORDINATOR, make_observed(SILENT, workers=alone))
+    assert why_dead(COORDINATOR, make_observed(OLD, workers=alone))
     assert why_dead(COORDINATOR, make_observed(workers=alone)) == ""
     ended = (replace(make_worker(0), phase="Failed"),)
-    assert why_dead(COORDINATOR, make_observed(SILENT, workers=ended)) == ""
+    assert why_dead(COORDINATOR, make_observed(OLD, workers=ended)) == ""
 
 
-def test_agents_that_never_knew_this_coordinator_say_nothing_unless_the_operator_knew_it() -> None:
-    observed = make_observed(None, SILENT, SILENT)
+def test_agents_that_never_knew_this_coordinator_count_only_where_the_operator_knew_it() -> None:
+    observed = make_observed(None, OLD, OLD)
     others = {
         uid: contact.model_copy(update={"term": None})
         for uid, contact in observed.coordinator.contacts.items()
@@ -147,24 +152,26 @@ def test_agents_that_never_knew_this_coordinator_say_nothing_unless_the_operator
 
 
 def test_agents_do_not_count_while_many_coordinators_stopped_answering_at_once() -> None:
-    observed = make_observed(SILENT, SILENT, SILENT, trusts_agents=False)
+    observed = make_observed(OLD, OLD, OLD, trusts_agents=False)
     assert why_dead(COORDINATOR, observed) == ""
     assert why_dead(COORDINATOR, replace(observed, nodes={"n1": Node("n1", ready=False)}))
 
 
-# --- what is said of it ---------------------------------------------------------------------------
+# --- how it is explained --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("observed", "words"),
     [
         (make_observed(), "Whether it is dead is unknown"),
-        (make_observed(RECENT), "Its workers still hear it"),
+        (make_observed(RECENT), "It still answers its workers"),
         (make_observed(trusts_agents=False), "Many coordinators stopped answering at once"),
     ],
 )
-def test_a_silent_coordinator_that_is_kept_is_explained(observed: Observed, words: str) -> None:
-    waiting = explain_silence(COORDINATOR, observed)
+def test_an_unresponsive_coordinator_that_is_kept_is_explained(
+    observed: Observed, words: str
+) -> None:
+    waiting = explain_no_answer(COORDINATOR, observed)
     assert waiting is not None
     assert waiting.reason == "CoordinatorUnreachable"
     assert "gpt-c1 on node n1 does not answer the operator" in waiting.message
@@ -173,14 +180,14 @@ def test_a_silent_coordinator_that_is_kept_is_explained(observed: Observed, word
 
 def test_an_answer_that_is_no_status_is_no_death_and_is_quoted() -> None:
     observed = make_observed(
-        SILENT, SILENT, SILENT, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
+        OLD, OLD, OLD, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
     )
     assert why_dead(COORDINATOR, observed) == ""
-    waiting = explain_silence(COORDINATOR, observed)
+    waiting = explain_no_answer(COORDINATOR, observed)
     assert waiting is not None
     assert "cannot take: GET http://...: 401 wrong token" in waiting.message
     once = replace(observed.coordinator, failures=UNREADABLE_ANSWERS - 1)
-    assert explain_silence(COORDINATOR, replace(observed, coordinator=once)) is None
+    assert explain_no_answer(COORDINATOR, replace(observed, coordinator=once)) is None
 
 
 # --- in the plan ----------------------------------------------------------------------------------
@@ -212,15 +219,15 @@ def test_a_dead_coordinator_is_replaced_as_soon_as_operator_and_agents_miss_it_f
     simulation.kill_node("n1")
     begun = simulation.now
     while not successors(what := simulation.round()):
-        simulation.tick(1.0)  # agents that say so are news
-    assert (simulation.now - begun).total_seconds() == UNHEARD_SECONDS
+        simulation.tick(1.0)  # agents that report so are news
+    assert (simulation.now - begun).total_seconds() == UNANSWERED_SECONDS
     assert "n1" in what.status.suspected_nodes
 
 
 def test_during_an_outage_of_many_nodes_are_looked_at_less_often() -> None:
     simulation = training()
     simulation.cut_off()
-    simulation.tick(UNHEARD_SECONDS)
+    simulation.tick(UNANSWERED_SECONDS)
     assert simulation.round().requeue_after == REQUEUE_SECONDS
     simulation.trusts_agents = False
     assert simulation.round().requeue_after == OUTAGE_SECONDS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
+from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
     CreateWorker,
@@ -122,7 +122,7 @@ def test_an_evicted_coordinator_whose_node_dies_meanwhile_gets_a_successor() -> 
     simulation.run_rounds(4)
     evict(simulation, "gpt-c1")
     simulation.lose_coordinator()
-    simulation.tick(UNHEARD_SECONDS)
+    simulation.tick(UNANSWERED_SECONDS)
     made = [
         action.term
         for action in simulation.round().actions

@@ -71,7 +71,7 @@ def observe(pods: tuple[Pod, ...], report: CoordinatorStatus) -> Observed:
     view = CoordinatorView(
         status=report,
         answering_seconds=60,
-        silent_seconds={pod.uid: 1.0 for pod in pods},
+        no_contact_seconds={pod.uid: 1.0 for pod in pods},
         lost_seconds={member.member: 9.0 for member in report.members if member.lost},
     )
     return Observed(
@@ -94,11 +94,11 @@ def report_of(pods: tuple[Pod, ...], lost: Callable[[Pod], bool]) -> Coordinator
             node=pod.node,
             rank=pod.index,
             step=1,
-            lost="silent" if lost(pod) else "",
+            lost="unresponsive" if lost(pod) else "",
         )
         for pod in pods
     )
-    return make_coordinator_status(members=members, heard=(), world_size=len(pods))
+    return make_coordinator_status(members=members, agents_in_contact=(), world_size=len(pods))
 
 
 def starting(pods: tuple[Pod, ...]) -> Observed:
@@ -106,8 +106,10 @@ def starting(pods: tuple[Pod, ...]) -> Observed:
 
 
 def importing(pods: tuple[Pod, ...]) -> Observed:
-    heard = tuple(pod.uid for pod in pods)
-    return observe(pods, make_coordinator_status(phase="waiting", generation=None, heard=heard))
+    names = tuple(pod.uid for pod in pods)
+    return observe(
+        pods, make_coordinator_status(phase="waiting", generation=None, agents_in_contact=names)
+    )
 
 
 def training(pods: tuple[Pod, ...]) -> Observed:

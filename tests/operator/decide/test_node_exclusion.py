@@ -64,7 +64,7 @@ def test_an_excluded_node_stays_excluded_while_min_replicas_workers_have_a_place
     assert simulation.status.world_size == 2
 
 
-def test_why_a_worker_is_missing_is_said_with_the_nodes_that_it_avoids() -> None:
+def test_why_a_worker_is_missing_is_reported_with_the_nodes_that_it_avoids() -> None:
     simulation = training()
     exclude(simulation, "n2")
     restart(simulation, "n2")

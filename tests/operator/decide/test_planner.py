@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
+from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS
 from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     CreateCoordinator,
@@ -413,7 +413,7 @@ def test_a_node_that_is_not_ready_loses_no_worker_while_no_coordinator_could_hea
 
 def test_a_dead_coordinator_gets_a_successor_under_a_higher_term(job: Simulation) -> None:
     job.lose_coordinator()
-    job.tick(UNHEARD_SECONDS - 0.1)
+    job.tick(UNANSWERED_SECONDS - 0.1)
     assert not [a for a in job.round().actions if isinstance(a, CreateCoordinator)]
     job.tick(0.1)
     what = job.round()
@@ -444,7 +444,7 @@ def test_a_term_is_never_used_twice_even_if_the_operator_dies_before_making_the_
     job: Simulation,
 ) -> None:
     job.lose_coordinator()
-    job.tick(UNHEARD_SECONDS)
+    job.tick(UNANSWERED_SECONDS)
     job.round(crash_after=0)
     pod = job.coordinator()
     assert pod is not None
@@ -468,9 +468,9 @@ def test_nothing_is_sent_to_a_coordinator_that_does_not_answer(job: Simulation) 
     """Each message would wait for its time-out, in the rounds of a thousand jobs at once."""
     answering = job.observed()
     dead = replace(answering, pods=tuple(p for p in answering.pods if p not in answering.workers))
-    silent = replace(answering.coordinator, failures=1)
+    failing = replace(answering.coordinator, failures=1)
     newer = replace(job.job(), generation=2)
-    for observed, expected in ((dead, 1), (replace(dead, coordinator=silent), 0)):
+    for observed, expected in ((dead, 1), (replace(dead, coordinator=failing), 0)):
         assert len(report_lost(observed)) == len(update_coordinator(newer, observed)) == expected
 
 
@@ -579,7 +579,7 @@ def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
 
 def test_suspending_does_not_wait_for_a_coordinator_that_is_gone(job: Simulation) -> None:
     job.lose_coordinator()
-    job.tick(UNHEARD_SECONDS)
+    job.tick(UNANSWERED_SECONDS)
     job.spec, job.generation = make_spec(suspend=True), 2
     job.run_rounds(3)
     assert job.status.holds("Suspended")
@@ -788,7 +788,7 @@ def test_whatever_happens_names_are_used_once_terms_rise_and_in_the_end_all_trai
     for node in NODES:
         simulation.start_node(node)
     simulation.reconnect()
-    simulation.silent_since = {}
+    simulation.lost_since = {}
     simulation.run_rounds(20)
     assert terms == sorted(terms)
     assert [pod.index for pod in simulation.workers()] == [0, 1, 2]

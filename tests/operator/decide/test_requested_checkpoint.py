@@ -1,4 +1,4 @@
-"""A checkpoint that an annotation asks for: who is told, and what the status says of it."""
+"""A checkpoint that an annotation asks for: who receives it, and what the status shows of it."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ def test_a_pod_that_the_coordinator_calls_lost_goes_before_one_that_starts() -> 
     job = training()
     first = next(pod for pod in job.workers() if pod.index == 1)
     add_late(job, "gpt-w1-9", phase="Pending")
-    job.silent_since[first.uid] = job.now
+    job.lost_since[first.uid] = job.now
     assert [name for name, _ in deleted(job.round())] == ["gpt-w1-1"]
 
 
-def test_none_is_deleted_while_the_coordinator_does_not_say_who_has_a_rank() -> None:
+def test_none_is_deleted_while_the_coordinator_does_not_report_who_has_a_rank() -> None:
     job = training()
     add_late(job, "gpt-w1-9")
     job.cut_off()

@@ -83,11 +83,11 @@ def test_a_pod_that_waits_for_its_containers_is_named_with_what_may_be_missing()
         assert "kubectl describe pod gpt-w2-1" in message
 
 
-def test_silence_after_the_deletion_of_the_service_costs_no_worker() -> None:
+def test_no_contact_after_the_deletion_of_the_service_costs_no_worker() -> None:
     simulation = training()
     pods = simulation.workers()
     simulation.service = None
-    simulation.silent_since = {pod.uid: simulation.now for pod in pods}
+    simulation.lost_since = {pod.uid: simulation.now for pod in pods}
     simulation.tick(5)
     assert not [a for a in simulation.round().actions if isinstance(a, DeletePod)]
     assert simulation.observed().service

@@ -143,12 +143,12 @@ def with_a_full_quota() -> Plan:
     return planned(simulation, replace(simulation.observed(), **full))  # type: ignore[arg-type]
 
 
-def with_a_worker_of_which_nothing_is_heard() -> Plan:
+def with_an_unresponsive_worker() -> Plan:
     simulation = started()
     simulation.run_pods()
     simulation.dead_nodes = {"n2"}  # its pod runs, and is no member
-    silent = simulation.workers()[2]
-    simulation.unheard_since[silent.uid] = simulation.now
+    pod = simulation.workers()[2]
+    simulation.no_contact_since[pod.uid] = simulation.now
     simulation.tick(12)
     return planned(simulation)
 
@@ -254,9 +254,9 @@ GIVEN = [
         "pod gpt-w0-1 is on node n2 since 2026-01-01",
     ),
     (
-        with_a_worker_of_which_nothing_is_heard,
-        "WorkerSilent",
-        "worker pod gpt-w2-1 on node n3 runs, but its coordinator hears nothing of it",
+        with_an_unresponsive_worker,
+        "WorkerUnresponsive",
+        "worker pod gpt-w2-1 on node n3 runs, but its coordinator receives nothing from it",
     ),
     (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
     (
@@ -387,7 +387,7 @@ def with_third_worker(**changes: object) -> Simulation:
     simulation = training()
     pod = simulation.workers()[2]
     simulation.pods[pod.name] = replace(pod, **changes)  # type: ignore[arg-type]
-    simulation.unheard_since[pod.uid] = simulation.now
+    simulation.no_contact_since[pod.uid] = simulation.now
     return simulation
 
 
@@ -427,7 +427,7 @@ def failing_third_worker() -> Simulation:
         ),
     ],
 )
-def test_why_the_third_worker_is_missing_is_said_while_two_train(
+def test_why_the_third_worker_is_missing_is_reported_while_two_train(
     simulation: Simulation, words: str
 ) -> None:
     status = simulation.round().status
@@ -445,7 +445,7 @@ def test_a_worker_that_imports_torch_or_waits_for_its_rank_is_named(rank: int | 
     assert report is not None
     third = replace_rank(report.members[0], simulation.workers()[2].uid, rank)
     joined = report.model_copy(update={"members": (*report.members, third)})
-    importing = report.model_copy(update={"heard": (third.member,)})
+    importing = report.model_copy(update={"agents_in_contact": (third.member,)})
     messages = [
         planned(simulation, replace(observed, coordinator=replace(observed.coordinator, status=s)))
         for s in (joined, importing)
@@ -468,7 +468,7 @@ def replace_rank(member: MemberStatus, uid: str, rank: int | None) -> MemberStat
         ({"terminating": True}, "on node n1 is being deleted"),
     ],
 )
-def test_what_the_coordinators_pod_does_is_said_while_it_does_not_report(
+def test_what_the_coordinators_pod_does_is_reported_while_it_does_not_report(
     changes: dict[str, object], words: str
 ) -> None:
     simulation = training()

@@ -272,7 +272,7 @@ async def test_a_list_after_410_leaves_no_ghost(watched: Watched) -> None:
     assert _kept(watched) == [None, "two", None]
 
 
-async def test_a_refreshed_cache_shows_what_its_watch_has_not_said_and_reports_it_later(
+async def test_a_refreshed_cache_shows_what_its_watch_has_not_sent_and_reports_it_later(
     watched: Watched,
 ) -> None:
     server = watched.server
@@ -297,13 +297,13 @@ async def test_a_list_that_fails_in_its_midst_leaves_the_cache_as_it_was(watched
     assert _kept(watched) == [None, None, None]
 
 
-async def test_a_silent_watch_is_not_trusted(
+async def test_an_idle_watch_is_not_trusted(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its connection is open, and nothing comes: a list finds what it did not say."""
     watched.server.objects = [make_object("two", 1)]
     watched.server.version = 40
-    monkeypatch.setattr(list_watch, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(list_watch, "IDLE_SECONDS", 0.2)
     watched.server.send("MODIFIED", make_object("two", 8))
     await watched.until(lambda: watched.cache.version == 40)
     assert _kept(watched) == [None, "two", None]
@@ -313,7 +313,7 @@ async def test_a_silent_watch_is_not_trusted(
 async def test_bookmarks_alone_keep_a_watch_trusted(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_watch, "SILENT_SECONDS", 5.0)
+    monkeypatch.setattr(list_watch, "IDLE_SECONDS", 5.0)
     watched.server.send("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
     await watched.until(lambda: watched.cache.version == 20)
     assert watched.server.lists == 1

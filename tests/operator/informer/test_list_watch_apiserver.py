@@ -1,4 +1,4 @@
-"""The cache beside a real API server, with a connection that breaks, and one that falls silent."""
+"""The cache beside a real API server, with a connection that breaks, and one that sends no more."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_dropped_connections_lose_no_event(watched: Watched) -> None:
     assert set(watched.changed) == {(watched.namespace.name, "gpt")}
 
 
-async def test_a_connection_that_falls_silent_is_left_and_a_list_finds_what_it_hid(
+async def test_a_connection_that_sends_no_more_is_left_and_a_list_finds_what_it_hid(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await watched.write("POST", body=make_pod("p0"))
@@ -186,8 +186,8 @@ async def test_a_connection_that_falls_silent_is_left_and_a_list_finds_what_it_h
     api, path = watched.namespace.api, watched.path
     await asyncio.to_thread(api.request, "POST", path, make_pod("hidden"))
     await asyncio.to_thread(api.request, "DELETE", f"{path}/p0")
-    monkeypatch.setattr(list_watch, "SILENT_SECONDS", 0.5)
-    watched.watch._heard -= 600  # of the watch that is under way
+    monkeypatch.setattr(list_watch, "IDLE_SECONDS", 0.5)
+    watched.watch._received_at -= 600  # of the watch that is under way
     watched.proxy.drop()
     watched.proxy.mute(muted=False)
     await watched.until_equal()

@@ -1,5 +1,5 @@
 """The cache beside a model of an API server: whatever comes late, twice or not at all, a read is
-the newest state that this process was told, and never an older one.
+the newest state that this process received, and never an older one.
 """
 
 from __future__ import annotations

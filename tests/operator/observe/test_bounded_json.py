@@ -98,7 +98,7 @@ def test_the_deepest_document_that_is_kept_whole() -> None:
         b"[" * 200 + b"}" * 200 + b"x",
     ],
 )
-def test_what_is_no_json_is_said_to_be_none(data: bytes) -> None:
+def test_what_is_no_json_is_reported_as_none(data: bytes) -> None:
     with pytest.raises(UndecodableError, match="it is no JSON"):
         decode(data)
 

@@ -141,7 +141,7 @@ def test_what_is_no_status_is_refused(data: bytes) -> None:
 
 def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not() -> None:
     member = {"member": "m" * 36, "index": 1, "pod": "p" * 57, "node": "n" * 63, "rank": 1}
-    members = [{**member, "step": 2**53 - 1, "lost": "silent for 3 s"}] * 4096
+    members = [{**member, "step": 2**53 - 1, "lost": "no contact for 3 s"}] * 4096
     answer = changed(("members",), members)
     assert 256 * 1024 < len(answer) < MOST_BYTES
     assert len(read_answer(answer, 1).members) == 4096
@@ -155,18 +155,19 @@ def test_an_answer_with_more_values_than_its_job_has_is_refused_before_it_is_dec
 ) -> None:
     monkeypatch.setattr(coordinator_answer, "from_json", None)
     with pytest.raises(ValueError, match="more than 10032 values, and the job 1 workers"):
-        read_answer(b'{"heard":[' + b",".join([part] * 20_000) + b"]}", 1, workers=1)
+        read_answer(b'{"agents_in_contact":[' + b",".join([part] * 20_000) + b"]}", 1, workers=1)
     with pytest.raises(ValueError, match="more than 263168 bytes, and the job 1 workers"):
         read_answer(b'{"message":"' + b"a" * 300_000 + b'"}', 1, workers=1)
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("members", 1123), ("heard", 1123), ("events", 200), ("recoveries", 40)]
+    ("name", "most"),
+    [("members", 1123), ("agents_in_contact", 1123), ("events", 200), ("recoveries", 40)],
 )
 def test_a_list_that_is_longer_than_its_job_can_make_it_is_refused(name: str, most: int) -> None:
     entries = {
         "members": {"member": "m", "index": 1, "pod": "p", "node": "n", "rank": 1, "step": 1},
-        "heard": "m",
+        "agents_in_contact": "m",
         "events": {"sequence": 1, "time": 1, "type": "Normal", "reason": "A", "message": "b"},
         "recoveries": ANSWER["recoveries"][0],
     }

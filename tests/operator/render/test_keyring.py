@@ -65,7 +65,7 @@ def test_a_key_that_is_no_longer_there_is_named_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         ({}, "has no entry 'key'"),
         ({"data": None}, "has no entry 'key'"),
@@ -74,8 +74,8 @@ def test_a_key_that_is_no_longer_there_is_named_with_what_to_do() -> None:
         ({"data": {"key": "no base64!"}}, "entry 'key': is not base64"),
     ],
 )
-def test_a_secret_without_a_key_is_refused(found: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^Secret sys/k.*{said}"):
+def test_a_secret_without_a_key_is_refused(found: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^Secret sys/k.*{message}"):
         Keyring.read(found, "sys/k")
 
 

@@ -111,8 +111,11 @@ def accelerate_template(**container: Any) -> dict[str, Any]:
 
 
 def test_the_flags_of_accelerate_become_variables_whatever_the_template_says() -> None:
-    said = [{"name": "ACCELERATE_MIXED_PRECISION", "value": "no"}, {"name": "MINE", "value": "1"}]
-    main = main_of(make_agent(template=accelerate_template(env=said)))
+    given = [
+        {"name": "ACCELERATE_MIXED_PRECISION", "value": "no"},
+        {"name": "MINE", "value": "1"},
+    ]
+    main = main_of(make_agent(template=accelerate_template(env=given)))
     values = {entry["name"]: entry.get("value") for entry in main["env"]}
     assert len(values) == len(main["env"])
     assert values["ACCELERATE_MIXED_PRECISION"] == "bf16"

@@ -52,7 +52,7 @@ def test_a_coordinator_learns_where_an_interrupted_job_stood() -> None:
     assert workload.desired(replace(job, status=suspended), Ledger()).last_known is None
 
 
-def test_a_coordinator_is_told_where_traces_go_only_where_there_is_such_a_place() -> None:
+def test_a_coordinator_learns_where_traces_go_only_where_there_is_such_a_place() -> None:
     def variables(endpoint: str) -> dict[str, str]:
         job, settings = make_valid_job(), SETTINGS.model_copy(update={"otlp_endpoint": endpoint})
         pod = workload.coordinator_pod(job, settings, workload.desired(job, Ledger()), 3, ())

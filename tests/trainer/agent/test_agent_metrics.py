@@ -156,9 +156,9 @@ def test_a_heartbeat_is_the_last_report_and_none_is_due_of_a_rank_that_is_busy_o
     name, before = "trainingjob_rank_heartbeat_timestamp_seconds", time.time()
     metrics.note(progress(1))
     metrics.note(progress(1, rank=1))
-    heard = of_rank(metrics, name, rank="0")
-    assert heard is not None
-    assert before <= heard <= time.time()
+    at = of_rank(metrics, name, rank="0")
+    assert at is not None
+    assert before <= at <= time.time()
     metrics.note(Busy(generation=NUMBER, rank=0, doing="evaluation", step=1, lasting=True))
     metrics.note(RankExit(generation=NUMBER, rank=1, exit_code=1, cause="error"))
     assert of_rank(metrics, name, rank="0") is of_rank(metrics, name, rank="1") is None

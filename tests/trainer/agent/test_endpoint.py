@@ -53,7 +53,7 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
         SnapshotStore(tmp_path / "store", ranks=1), TOKEN, lambda _number: True, lambda: None
     )
     addresses: list[str] = []
-    contact = CoordinatorContact(term=2, unheard_seconds=3.5)
+    contact = CoordinatorContact(term=2, unanswered_seconds=3.5)
 
     async def show_stacks() -> WorkerStacks:
         return WorkerStacks(ranks=(RankStack(rank=3, text="File"),))
@@ -102,17 +102,17 @@ async def test_who_has_the_token_is_shown_what_the_ranks_do(endpoint: Endpoint) 
     assert WorkerStacks.model_validate_json(text).ranks == (RankStack(rank=3, text="File"),)
 
 
-async def test_who_has_the_token_learns_when_the_coordinator_was_last_heard(
+async def test_who_has_the_token_learns_when_the_coordinator_last_answered(
     endpoint: Endpoint,
 ) -> None:
     assert (await endpoint.contact({}))[0] == 401
     assert (await endpoint.contact({"Authorization": "Bearer other"}))[0] == 401
     status, text = await endpoint.contact(BEARER)
     assert status == 200
-    assert CoordinatorContact.model_validate_json(text).unheard_seconds == 3.5
+    assert CoordinatorContact.model_validate_json(text).unanswered_seconds == 3.5
 
 
-async def test_who_floods_the_port_with_silent_connections_keeps_nobody_out(
+async def test_who_floods_the_port_with_idle_connections_keeps_nobody_out(
     endpoint: Endpoint,
 ) -> None:
     port = int(endpoint.url.rpartition(":")[2])

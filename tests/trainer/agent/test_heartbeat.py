@@ -1,4 +1,4 @@
-"""What a heartbeat's thread knows of the coordinator: since when it is not heard."""
+"""What a heartbeat's thread knows of the coordinator: since when it does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regroup_trainer.agent import heartbeat as heartbeat_module
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.system.heartbeat_line import Kind
 from tests.support.frame_server import FrameServer
-from tests.support.silent_server import SilentServer
+from tests.support.unresponsive_server import UnresponsiveServer
 from tests.support.waiting import wait_until
 
 
@@ -26,28 +26,28 @@ def heartbeat() -> Iterator[Heartbeat]:
     heartbeat.join(5)
 
 
-def test_silence_is_counted_from_the_first_unanswered_heartbeat_to_the_next_answer(
+def test_time_is_counted_from_the_first_unanswered_heartbeat_to_the_next_answer(
     heartbeat: Heartbeat,
 ) -> None:
-    assert heartbeat.unheard_seconds() == 0.0
+    assert heartbeat.unanswered_seconds() == 0.0
     heartbeat.start()
-    wait_until("silence", lambda: heartbeat.unheard_seconds() > 0.3)
-    with SilentServer(answers=True) as server:
+    wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() > 0.3)
+    with UnresponsiveServer(answers=True) as server:
         heartbeat.url = server.url
-        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        wait_until("an answer", lambda: heartbeat.unanswered_seconds() == 0.0)
         server.answers = False
-        wait_until("a heartbeat without an answer", lambda: heartbeat.unheard_seconds() > 0.5)
+        wait_until("a heartbeat without an answer", lambda: heartbeat.unanswered_seconds() > 0.5)
 
 
-def test_an_unheard_coordinator_is_asked_again_at_once_although_heartbeats_are_rare(
+def test_an_unresponsive_coordinator_is_asked_again_at_once_although_heartbeats_are_rare(
     heartbeat: Heartbeat,
 ) -> None:
     heartbeat.seconds = 60.0
     heartbeat.start()
-    wait_until("silence", lambda: heartbeat.unheard_seconds() > 0)
-    with SilentServer(answers=True) as server:
+    wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() > 0)
+    with UnresponsiveServer(answers=True) as server:
         heartbeat.url = server.url
-        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0, seconds=10)
+        wait_until("an answer", lambda: heartbeat.unanswered_seconds() == 0.0, seconds=10)
 
 
 def test_heartbeats_are_frames_after_one_request(heartbeat: Heartbeat) -> None:
@@ -72,11 +72,11 @@ def test_an_answer_is_wanted_once_a_second_at_most(heartbeat: Heartbeat) -> None
         )
         first = next(frame.stamp for frame in server.frames if frame.wants_answer)
         assert wanting[0] - first >= 2e9
-        assert heartbeat.unheard_seconds() == 0.0
+        assert heartbeat.unanswered_seconds() == 0.0
         stop(heartbeat)
 
 
-def test_silence_counts_from_the_first_frame_whose_answer_does_not_come(
+def test_time_counts_from_the_first_frame_whose_answer_does_not_come(
     heartbeat: Heartbeat,
 ) -> None:
     """A coordinator that hangs keeps its connections open."""
@@ -85,25 +85,27 @@ def test_silence_counts_from_the_first_frame_whose_answer_does_not_come(
         heartbeat.start()
         wait_until("frames", lambda: server.frames)
         server.answers = False
-        since = wait_until("silence", heartbeat.unheard_seconds)
+        since = wait_until("time without an answer", heartbeat.unanswered_seconds)
         assert since >= 1.0
         server.answers = True
-        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        wait_until("an answer", lambda: heartbeat.unanswered_seconds() == 0.0)
         stop(heartbeat)
 
 
 def test_a_coordinator_that_is_slow_to_accept_is_given_more_time_each_time(
     heartbeat: Heartbeat,
 ) -> None:
-    """Its silence counts all the same. Each try would cost it as much as one that succeeds."""
+    """The time without an answer counts all the same. Each try would cost it as much as one that
+    succeeds.
+    """
     with FrameServer() as server:
         server.accepts.clear()
         heartbeat.url = server.url
         heartbeat.start()
-        wait_until("silence", lambda: heartbeat.unheard_seconds() > 4.5)
+        wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() > 4.5)
         assert len(server.requests) <= 3, "after 1 and 2 seconds, and then 4"
         server.accepts.set()
-        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        wait_until("an answer", lambda: heartbeat.unanswered_seconds() == 0.0)
         stop(heartbeat)
 
 
@@ -149,7 +151,7 @@ def test_connections_that_are_closed_at_once_are_not_made_anew_without_a_pause(
         stop(heartbeat)
 
 
-def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbeat) -> None:
+def test_a_coordinator_that_does_not_know_the_member_has_answered(heartbeat: Heartbeat) -> None:
     unknown = threading.Event()
     heartbeat._on_lost = unknown.set
     heartbeat.seconds = 600.0
@@ -158,7 +160,7 @@ def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbe
         heartbeat.url = server.url
         heartbeat.start()
         assert unknown.wait(60)
-        assert heartbeat.unheard_seconds() == 0.0
+        assert heartbeat.unanswered_seconds() == 0.0
         stop(heartbeat)
 
 
@@ -173,7 +175,7 @@ def test_a_coordinator_that_hangs_is_given_up_after_a_while(
         heartbeat.start()
         wait_until("frames", lambda: server.frames)
         server.answers = False
-        wait_until("silence", lambda: heartbeat.unheard_seconds() >= 1.0)
+        wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() >= 1.0)
         assert len(server.requests) == 1, "it may only stand still"
         assert given_up.wait(60)
         wait_until("a new connection", lambda: len(server.requests) == 2)
@@ -208,7 +210,7 @@ def test_what_a_coordinator_takes_to_answer_is_no_lateness_of_the_thread(
         server.accepts.clear()
         heartbeat.url = server.url
         heartbeat.start()
-        wait_until("silence", lambda: heartbeat.unheard_seconds() > 6)
+        wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() > 6)
         server.accepts.set()
         wait_until("frames", lambda: server.has_frames(5))
         assert max(frame.delay for frame in server.frames) < 2

@@ -52,14 +52,14 @@ def test_time_counts_from_the_first_step_on() -> None:
     assert progress.steps_per_second == 2.0
 
 
-def test_the_longest_silence_is_known_from_the_start_on() -> None:
+def test_the_longest_pause_is_known_from_the_start_on() -> None:
     script = ScriptProgress(0.0)
     assert progress_of(script, 1, 30.0).report_seconds == 30.0
     assert progress_of(script, 2, 31.0).report_seconds == 30.0
     assert progress_of(script, 3, 91.0).report_seconds == 60.0
 
 
-def test_the_time_of_something_else_is_neither_a_step_nor_a_silence() -> None:
+def test_the_time_of_something_else_is_neither_a_step_nor_a_pause() -> None:
     script = ScriptProgress(0.0)
     progress_of(script, 7, 1.0)
     assert script.on_busy(make_busy(), 2.0).step == 7

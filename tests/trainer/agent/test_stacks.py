@@ -64,15 +64,15 @@ async def test_a_command_in_the_pod_prints_what_its_ranks_do(tmp_path: Path) -> 
             return found[0] if found and "wait_for_ever" in found[0].text else None
 
         stack = await asyncio.to_thread(wait_until, "a stack", shown, WARM_SECONDS)
-        assert (stack.rank, stack.silence) == (0, "")
+        assert (stack.rank, stack.missing) == (0, "")
         rank = rank_of(agent.pid)
         assert rank is not None, "it lives on"
         os.kill(rank, signal.SIGSTOP)
-        (silent,) = WorkerStacks.model_validate_json(
+        (stopped,) = WorkerStacks.model_validate_json(
             (await asyncio.to_thread(ask, tmp_path, port)).stdout
         ).ranks
         os.kill(rank, signal.SIGCONT)
-        assert silent == RankStack(rank=0, silence="is stopped (by SIGSTOP)")
+        assert stopped == RankStack(rank=0, missing="is stopped (by SIGSTOP)")
         await asyncio.to_thread(wait_until, "a stack again", shown, 60)
         (tmp_path / "token").write_text("wrong")
         refused = await asyncio.to_thread(ask, tmp_path, port)
@@ -101,16 +101,16 @@ def test_without_an_agent_the_command_is_one_sentence(tmp_path: Path) -> None:
     assert "Connection refused" in done.stderr
 
 
-def test_a_rank_that_shows_no_stack_is_said_to_be_so() -> None:
+def test_a_rank_that_shows_no_stack_is_reported() -> None:
     empty = Stack(generation=NUMBER, rank=3)
-    assert describe(empty, None).silence == "shows no stack: it has just started"
+    assert describe(empty, None).missing == "shows no stack: it has just started"
     with subprocess.Popen(["sleep", "600"]) as other:
         wait_until("the other program", lambda: runs_sleep(other.pid), seconds=60)
-        assert "has become another program" in describe(empty, other.pid).silence
+        assert "has become another program" in describe(empty, other.pid).missing
         other.kill()
         # Its memory is gone before it counts as ended.
         ended = "has ended"
-        wait_until("its end", lambda: describe(empty, other.pid).silence == ended, seconds=60)
+        wait_until("its end", lambda: describe(empty, other.pid).missing == ended, seconds=60)
 
 
 def runs_sleep(pid: int) -> bool:

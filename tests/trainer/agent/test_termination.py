@@ -42,7 +42,7 @@ def test_names_the_cause(end: RankEnded, oom: bool, cause: str, code: int) -> No
     assert (report.cause, report.exit_code) == (cause, code)
 
 
-def test_a_silent_end_with_code_zero_is_explained() -> None:
+def test_an_end_with_code_zero_and_no_message_is_explained() -> None:
     message = rank_exit(make_end(exit_code=0), oom=False).message
     assert "with exit code 0 without the report that it had finished" in message
 

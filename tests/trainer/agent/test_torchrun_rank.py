@@ -144,7 +144,7 @@ def test_a_failure_says_when_torchrun_gives_up() -> None:
 
 
 @pytest.mark.parametrize(("local_size", "is_advised"), [("1", True), ("2", False)])
-def test_two_ranks_that_want_one_address_are_told_what_to_change(
+def test_two_ranks_that_want_one_address_learn_what_to_change(
     tmp_path: Path, local_size: str, is_advised: bool
 ) -> None:
     error = "The server socket has failed to listen on any local network address. port: 29517"
@@ -154,7 +154,7 @@ def test_two_ranks_that_want_one_address_are_told_what_to_change(
     assert ("takes LOCAL_RANK for its rank" in first) == is_advised
 
 
-def test_the_signal_to_the_group_is_the_scripts_to_obey(tmp_path: Path) -> None:
+def test_the_signal_to_the_group_is_the_scripts_to_handle(tmp_path: Path) -> None:
     text = """
 import signal, sys
 def save(*_):
@@ -225,7 +225,7 @@ def test_a_rank_ends_when_its_torchrun_was_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "message").exists()
 
 
-def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
     rank = start(tmp_path, tmp_path / "nowhere.py")
     assert "nowhere.py is no file on this worker" in rank.communicate(timeout=60)[1]
     assert rank.returncode == 2

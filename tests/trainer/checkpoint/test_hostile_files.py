@@ -159,7 +159,7 @@ def forget(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (refer("/etc/passwd"), "refers to the file '/etc/passwd', which is no shard"),
         (refer("../step-1/__0_0.distcp"), "which is no shard"),
@@ -173,12 +173,12 @@ def forget(metadata: Metadata) -> None:
     ],
 )
 def test_a_description_that_contradicts_the_files_is_refused(
-    checkpoint: Path, spoil: Callable[[Metadata], None], said: str
+    checkpoint: Path, spoil: Callable[[Metadata], None], message: str
 ) -> None:
     metadata = described(checkpoint)
     spoil(metadata)
     (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read_model(checkpoint)
 
 

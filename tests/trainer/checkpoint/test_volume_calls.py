@@ -1,4 +1,4 @@
-"""When a call on a volume counts as silent."""
+"""When a call on a volume counts as unanswered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regroup_trainer.checkpoint.volume_calls import SLOW_SECONDS, VolumeHealth
 from regroup_trainer.system.background import note_progress
 
 
-def test_a_long_call_is_silent_only_where_it_does_not_get_on(
+def test_a_long_call_is_unanswered_only_where_it_does_not_get_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]

@@ -58,7 +58,7 @@ def test_the_time_of_all_gpus_is_counted_by_use_and_survives_a_succession() -> N
     assert seconds("useful") > 0
     assert seconds("lost") == 0
     useful, waiting = seconds("useful"), seconds("waiting")
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(20.0)
     assert seconds("waiting") > waiting
     assert seconds("useful") > useful
@@ -72,7 +72,7 @@ def test_the_time_of_all_gpus_is_counted_by_use_and_survives_a_succession() -> N
 def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
     job, agents = start_job()
     assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") is None
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(3.0)
     assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") == 1
     within_one = value(

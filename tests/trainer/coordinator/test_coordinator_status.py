@@ -34,7 +34,7 @@ def status(**changes: Any) -> CoordinatorStatus:
     """Of a job that trains."""
     progress = Progress(generation=GenerationNumber(1, 1), rank=0, step=7, time=0.0)
     given = {"term": 1, "sequence": 1, "revision": 1, "phase": "running", "message": "training"}
-    return CoordinatorStatus(**{**given, "progress": progress, "heard": (), **changes})
+    return CoordinatorStatus(**{**given, "progress": progress, "agents_in_contact": (), **changes})
 
 
 def member(**changes: Any) -> MemberStatus:
@@ -56,7 +56,7 @@ def begun(first: CoordinatorStatus | None = None) -> StatusLines:
         {"revision": 2},
         {"members": (member(),)},
         {"world_size": 2},
-        {"heard": ("uid-1",)},
+        {"agents_in_contact": ("uid-1",)},
         {"progress": None},
         {"stragglers": (Straggler(rank=0, member="m", pod="p", node="n", percent=40),)},
     ],
@@ -91,7 +91,7 @@ def test_what_each_step_changes_is_sent_twice_a_minute(change: dict[str, Any]) -
 def test_a_step_of_a_member_is_no_change_and_its_loss_is_one() -> None:
     lines = begun(status(members=(member(),)))
     assert lines.next_line(status(members=(member(step=9),)), 0.6) is None
-    assert lines.next_line(status(members=(member(lost="silent"),)), 0.6)
+    assert lines.next_line(status(members=(member(lost="no contact"),)), 0.6)
 
 
 def test_a_status_that_changes_all_the_time_is_sent_twice_a_second() -> None:
@@ -115,7 +115,7 @@ def test_no_empty_line_hides_a_change() -> None:
     assert lines.next_line(status(revision=2), NEWS_SECONDS)
 
 
-def test_of_a_status_that_fits_no_line_it_is_said_that_it_changed() -> None:
+def test_of_a_status_that_fits_no_line_it_is_reported_that_it_changed() -> None:
     members = tuple(member(member=f"uid-{n}", lost="x" * 100) for n in range(500))
     lines = StatusLines(EVERY, random.random)
     assert len(status(members=members).model_dump_json()) >= WATCH_LINE_BYTES

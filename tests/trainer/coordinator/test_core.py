@@ -50,9 +50,9 @@ def test_ticks_are_rare_while_a_generation_trains_and_nothing_is_wrong_or_wanted
     assert job.core.pause(job.now) == TICK_SECONDS
 
 
-def test_ticks_are_frequent_while_a_member_is_silent() -> None:
+def test_ticks_are_frequent_while_a_member_is_unresponsive() -> None:
     job, agents = start_job()
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(1.5)
     assert job.core.pause(job.now) == TICK_SECONDS
 
@@ -163,9 +163,9 @@ def test_a_crashed_worker_costs_less_than_a_tenth_of_a_second_to_notice() -> Non
     assert job.core.state.current.begun - before <= 0.1
 
 
-def test_a_silent_node_is_lost_after_the_timeout() -> None:
+def test_an_unresponsive_node_is_lost_after_the_timeout() -> None:
     job, agents = start_job()
-    job.silence(agents[0])
+    job.cut_off(agents[0])
     job.wait(1.4)
     assert job.record.number.n == 1
     job.wait(1.0)
@@ -178,8 +178,8 @@ def test_two_workers_of_one_dead_node_cost_one_generation() -> None:
     agents = [job.add_agent(index) for index in range(4)]
     job.wait(1.2)
     job.core.on_heartbeat(agents[1].name, job.now)
-    job.silence(agents[0])
-    job.silence(agents[1])
+    job.cut_off(agents[0])
+    job.cut_off(agents[1])
     job.wait(3.0)
     assert job.indices == [2, 3]
     assert job.record.number.n == 2
@@ -193,9 +193,9 @@ def test_a_broken_connection_alone_loses_nobody() -> None:
     assert job.step > 10
 
 
-def test_a_closed_connection_and_silence_are_a_loss_after_two_heartbeats() -> None:
+def test_a_closed_connection_and_no_heartbeat_are_a_loss_after_two_heartbeats() -> None:
     job, agents = start_job()
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.disconnect(agents[1])
     job.wait(1.2)
     assert job.indices == [0, 2]
@@ -715,7 +715,7 @@ def test_a_coordinator_of_a_lower_term_is_refused_by_what_agents_have_seen() -> 
 
 def test_a_lost_member_that_returns_kills_its_ranks_and_joins_anew() -> None:
     job, agents = start_job()
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(3.0)
     assert job.indices == [0, 2]
     agents[1].reachable = True
@@ -728,7 +728,7 @@ def test_a_report_of_a_fenced_member_changes_nothing() -> None:
     job, agents = start_job()
     old = agents[1].state.record
     assert isinstance(old, GenerationRecord)
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(3.0)
     before = make_status(job.core.state, 1)
     for number in (old.number, job.record.number):
@@ -770,7 +770,7 @@ def test_a_volume_that_refuses_reservations_is_named_and_tried_again() -> None:
 
 def test_a_replaced_member_that_returns_is_released() -> None:
     job, agents = start_job()
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(3.0)
     job.add_agent(1)
     job.wait(1.0)

@@ -22,12 +22,12 @@ def cut_off() -> tuple[Job, list[SimulatedAgent]]:
     worker 2, which was in generation 1.1.
     """
     job, agents = start_job(min_replicas=1)
-    job.silence(agents[2])
+    job.cut_off(agents[2])
     job.wait(4.0)
     assert job.record.number == SECOND
     assert job.indices == [0, 1]
-    job.silence(agents[0])
-    job.silence(agents[1])
+    job.cut_off(agents[0])
+    job.cut_off(agents[1])
     known = LastKnown(step=job.step, time=1_000_000.0 + job.now, world_size=2)
     job.desired = job.desired.model_copy(update={"last_known": known})
     job.lineage, agents[2].reachable = SECOND, True
@@ -94,7 +94,7 @@ def test_a_coordinator_that_was_frozen_forms_no_generation_beside_its_successors
     before = job.record.number
     job.is_superseded = is_superseded
     job.pause_coordinator(13.0)
-    job.silence(agents[0])  # it is with the successor
+    job.cut_off(agents[0])  # it is with the successor
     job.wait(10.0)
     assert (job.record.number == before) is is_superseded
 

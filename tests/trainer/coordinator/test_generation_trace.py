@@ -92,7 +92,7 @@ def times(spans: dict[str, Span]) -> dict[str, tuple[float, float]]:
     return {path: (round(s.start - WALL, 6), round(s.end - WALL, 6)) for path, s in spans.items()}
 
 
-def test_a_recovery_is_told_from_the_last_sign_of_life_to_the_first_step() -> None:
+def test_a_recovery_is_shown_from_the_last_sign_of_life_to_the_first_step() -> None:
     spans = trace(make_way(end=make_loss(), before=Departure(None, 11.0)))
     assert times(spans) == {
         ROOT: (8.0, 14.0),

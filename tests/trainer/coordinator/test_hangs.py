@@ -43,9 +43,9 @@ def test_the_culprit_is_outside_torch_while_the_others_wait_in_it() -> None:
 
 
 def test_the_culprit_does_not_answer() -> None:
-    silent = Culprit(2, "does not answer (is its process stopped, or its node frozen?)")
-    assert culprit(stacks(WAITS, WAITS, ""), 3) == silent
-    assert culprit(stacks(READS, WAITS), 3) == silent
+    stopped = Culprit(2, "does not answer (is its process stopped, or its node frozen?)")
+    assert culprit(stacks(WAITS, WAITS, ""), 3) == stopped
+    assert culprit(stacks(READS, WAITS), 3) == stopped
 
 
 def test_where_all_wait_for_their_devices_the_odd_one_is_the_culprit() -> None:

@@ -24,7 +24,7 @@ STEP_SECONDS_OF_MANY = 1.0
 WORKERS = 4
 SPARES = 2
 HANGS = {"max_hang_restarts": -1, "progress_timeout_seconds": 5}
-MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank", "hang"]
+MISFORTUNES = ["crash", "cut_off", "disconnect", "ask_to_leave", "fail_rank", "hang"]
 
 
 class Faults(RuleBasedStateMachine):
@@ -68,12 +68,12 @@ class Faults(RuleBasedStateMachine):
                 self.job.add_agent(one)
 
     @rule(choice=st.integers(0, 9))
-    def a_silent_worker_returns(self, choice: int) -> None:
-        silent = [
+    def an_unresponsive_worker_returns(self, choice: int) -> None:
+        cut_off = [
             agent for agent in self.job.agents.values() if agent.alive and not agent.reachable
         ]
-        if silent:
-            silent[choice % len(silent)].reachable = True
+        if cut_off:
+            cut_off[choice % len(cut_off)].reachable = True
 
     @rule(replicas=st.integers(1, WORKERS))
     def the_job_is_scaled(self, replicas: int) -> None:

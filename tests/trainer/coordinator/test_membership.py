@@ -55,7 +55,7 @@ def test_a_member_that_could_not_be_reached_is_fenced_when_it_comes_back() -> No
     assert agents[1].state.record == job.record
 
 
-def test_silence_counts_as_far_as_everything_that_arrived_is_known() -> None:
+def test_time_without_contact_counts_as_far_as_everything_that_arrived_is_known() -> None:
     job, agents = start()
     member = job.core.state.members[agents[1].name]
     agents[1].alive = False
@@ -88,13 +88,13 @@ times = st.floats(0.0, 100.0)
 
 
 @settings(deadline=None)
-@given(last_seen=times, silent=st.floats(0.0, 10.0))
+@given(last_seen=times, unseen=st.floats(0.0, 10.0))
 def test_a_connected_member_is_lost_after_the_timeout_and_not_before(
-    last_seen: float, silent: float
+    last_seen: float, unseen: float
 ) -> None:
     member = Member(make_hello(0), last_seen=last_seen)
-    assert (expired([member], DESIRED, last_seen + silent) == [member]) == (
-        last_seen + silent >= last_seen + 2.0
+    assert (expired([member], DESIRED, last_seen + unseen) == [member]) == (
+        last_seen + unseen >= last_seen + 2.0
     )
 
 
@@ -110,14 +110,14 @@ def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_received(
 
 
 @settings(deadline=None)
-@given(silent=st.floats(0.0, 1.9), closed=st.none() | st.floats(0.0, 0.9), pause=st.floats(0.5, 60))
+@given(unseen=st.floats(0.0, 1.9), closed=st.none() | st.floats(0.0, 0.9), pause=st.floats(0.5, 60))
 def test_nobody_is_lost_since_the_coordinator_itself_was_paused(
-    silent: float, closed: float | None, pause: float
+    unseen: float, closed: float | None, pause: float
 ) -> None:
     now = 100.0
     closed_at = None if closed is None else now - closed
     members = Members()
-    members.add(Member(make_hello(0), last_seen=now - silent, closed_at=closed_at))
+    members.add(Member(make_hello(0), last_seen=now - unseen, closed_at=closed_at))
     if closed_at is not None:
         members.on_closed(members["uid-0"], closed_at)
     if not members.expired(DESIRED, now):
@@ -134,7 +134,7 @@ def test_a_coordinator_that_is_paused_again_and_again_still_finds_a_dead_member(
 ) -> None:
     job, agents = start()
     begun = job.now
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     while agents[1].name in job.core.state.members:
         assert job.now - begun < bound
         job.wait(between)
@@ -209,12 +209,12 @@ def test_members_that_do_not_come_back_are_not_waited_for_without_end() -> None:
     assert returning(pause=1.8).record.number.term == 2
 
 
-def silent_for(delay: float, seconds: float) -> bool:
-    """Whether a member is lost that has been silent for so long after a heartbeat came late."""
+def lost_without_contact_for(delay: float, seconds: float) -> bool:
+    """Whether a member is lost that has sent nothing for so long after a heartbeat came late."""
     job, agents = start()
     agents[1].heartbeat_delay = delay
     job.wait(1.0)
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(seconds)
     return job.indices == [0, 2]
 
@@ -226,8 +226,8 @@ def silent_for(delay: float, seconds: float) -> bool:
 def test_a_member_on_an_overloaded_machine_gets_up_to_three_timeouts(
     delay: float, kept: float, lost: float
 ) -> None:
-    assert not silent_for(delay, kept)
-    assert silent_for(delay, lost)
+    assert not lost_without_contact_for(delay, kept)
+    assert lost_without_contact_for(delay, lost)
 
 
 def test_a_delay_that_was_reported_long_ago_does_not_count() -> None:
@@ -236,12 +236,12 @@ def test_a_delay_that_was_reported_long_ago_does_not_count() -> None:
     job.wait(1.0)
     agents[1].heartbeat_delay = 0.0
     job.wait(DELAY_COUNTS_SECONDS + 1.0)
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(2.2)
     assert job.indices == [0, 2]
 
 
-def test_status_and_an_event_say_that_a_loss_would_be_noticed_late() -> None:
+def test_status_and_an_event_report_that_a_loss_would_be_noticed_late() -> None:
     job, agents = start()
     assert "late" not in make_status(job.core.state, 1).message
     agents[1].heartbeat_delay = 0.75
@@ -271,12 +271,12 @@ def test_members_that_were_dropped_too_early_return_with_their_state() -> None:
     job = Job(make_desired(train=config, **whole))
     agents = [job.add_agent(index) for index in range(4)]
     job.wait(1.0)
-    silent, step = (agents[1], agents[3]), job.step
-    for agent in silent:
-        job.silence(agent)
+    quiet, step = (agents[1], agents[3]), job.step
+    for agent in quiet:
+        job.cut_off(agent)
     job.wait(3.0)
     assert make_status(job.core.state, 1).phase == "recovering"
-    for agent in silent:
+    for agent in quiet:
         agent.reachable = True
         job.wait(0.5)
     recovery = job.core.state.recoveries.records()[-1]
@@ -291,7 +291,7 @@ def test_ranks_on_an_overloaded_machine_get_longer_to_leave(delay: float, second
     agents[2].heartbeat_delay = delay
     job.wait(1.0)
     job.hang(agents[0])
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     while agents[0].killed_at is None:
         job.wait(TICK)
     assert agents[0].killed_at - job.now == pytest.approx(seconds, abs=2 * TICK)

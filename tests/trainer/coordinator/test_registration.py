@@ -31,7 +31,7 @@ def is_member(job: Job, agent: SimulatedAgent) -> bool:
     return agent.name in job.core.state.members
 
 
-def test_a_second_agent_of_an_index_waits_while_the_first_is_heard() -> None:
+def test_a_second_agent_of_an_index_waits_while_the_first_is_responsive() -> None:
     job, agents = train()
     number = job.record.number
     second = job.add_agent(1, "node-x")
@@ -42,11 +42,11 @@ def test_a_second_agent_of_an_index_waits_while_the_first_is_heard() -> None:
     assert not job.core.state.account.ledger().restarts
 
 
-def test_a_second_agent_takes_over_when_the_first_is_silent() -> None:
+def test_a_second_agent_takes_over_when_the_first_is_unresponsive() -> None:
     job, agents = train()
     second = job.add_agent(1, "node-x")
     job.wait(1.0)
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     job.wait(5.0)
     assert is_member(job, second)
     assert job.record.place_of(second.name) is not None
@@ -99,7 +99,7 @@ def connection(url: str, hello: Hello) -> CoordinatorConnection:
     return CoordinatorConnection(url, TOKEN, 1, lambda: hello, lambda message: None)
 
 
-async def test_over_http_the_second_agent_is_told_why_it_waits_and_takes_over(
+async def test_over_http_the_second_agent_learns_why_it_waits_and_takes_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     desired = make_desired(directory=str(tmp_path / "job"), replicas=1, min_replicas=1)
@@ -113,9 +113,8 @@ async def test_over_http_the_second_agent_is_told_why_it_waits_and_takes_over(
         tasks = [asyncio.create_task(server.run()), asyncio.create_task(first.run())]
         await asyncio.to_thread(wait_until, "the first", lambda: first.welcomed)
         tasks.append(asyncio.create_task(second.run()))
-        why = (
-            "refused this agent for now: gpt-w0-0 on node node-0 is worker 0 already, and is heard"
-        )
+        who = "gpt-w0-0 on node node-0"
+        why = f"refused this agent for now: {who} is worker 0 already, and is responsive"
         await asyncio.to_thread(wait_until, "the refusal", lambda: why in caplog.text)
         assert list(core.state.members) == ["uid-a"]
         tasks[1].cancel()

@@ -1,4 +1,4 @@
-"""A restart from a checkpoint that somebody asks for: what ends, what begins, and what is said."""
+"""A restart from a checkpoint that somebody asks for: what ends, what begins, what is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answer(job: Job) -> RequestAnswer | None:
     return make_status(job.core.state, 1).restart_answer
 
 
-def settled(job: Job) -> RequestAnswer:
+def finished(job: Job) -> RequestAnswer:
     job.wait(5)
     found = answer(job)
     assert found is not None
@@ -44,7 +44,7 @@ def test_the_ranks_start_from_the_newest_checkpoint_although_their_state_lives()
     job, _ = trained()
     before, step = job.record.number, job.step
     ask(job)
-    found = settled(job)
+    found = finished(job)
     assert found.outcome == "Done"
     assert found.message == f"the ranks started from step {step // 10 * 10} of a checkpoint"
     assert (job.record.number.n, job.record.restored_from) == (before.n + 1, "Checkpoint")
@@ -58,7 +58,7 @@ def test_the_ranks_start_from_the_newest_checkpoint_although_their_state_lives()
 def test_a_request_is_acted_on_once() -> None:
     job, agents = trained()
     ask(job)
-    settled(job)
+    finished(job)
     number = job.record.number
     ask(job)
     job.wait(5)
@@ -68,7 +68,7 @@ def test_a_request_is_acted_on_once() -> None:
     assert job.record.number.n == number.n + 1
     sources = [job.record.restored_from]
     ask(job, "now-2")
-    assert settled(job).outcome == "Done"
+    assert finished(job).outcome == "Done"
     sources.append(job.record.restored_from)
     assert sources == ["Peers", "Checkpoint"], "between them, it goes on from what lives"
 
@@ -76,7 +76,7 @@ def test_a_request_is_acted_on_once() -> None:
 def test_a_step_is_looked_for_and_named_to_the_one_generation_that_starts_from_it() -> None:
     job, agents = trained()
     ask(job, "now-1@10")
-    assert settled(job).outcome == "Done"
+    assert finished(job).outcome == "Done"
     assert job.record.desired.resume == ResumePolicy(policy="Step", step=10)
     job.crash(agents[2])
     job.wait(5)
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_and_nothing_ends() -> None:
     job, _ = trained()
     number = job.record.number
     ask(job, "now-1@15")
-    found = settled(job)
+    found = finished(job)
     assert (found.outcome, found.message) == ("Refused", "there is no checkpoint of step 15")
     assert job.record.number == number
 
@@ -95,15 +95,15 @@ def test_a_checkpoint_that_is_not_there_is_refused_and_nothing_ends() -> None:
 def test_what_is_no_step_is_refused() -> None:
     job, _ = trained()
     ask(job, "now-1@-3")
-    assert settled(job).message == "'-3' is no step: write VALUE or VALUE@STEP"
+    assert finished(job).message == "'-3' is no step: write VALUE or VALUE@STEP"
 
 
 def test_a_step_is_refused_where_the_spec_names_one_itself() -> None:
     job, _ = trained(resume=ResumePolicy(policy="Step", step=10))
     ask(job, "now-1@20")
-    assert settled(job).outcome == "Refused"
+    assert finished(job).outcome == "Refused"
     ask(job, "now-2")
-    assert settled(job).outcome == "Done"
+    assert finished(job).outcome == "Done"
 
 
 def test_a_program_without_a_session_is_not_restarted() -> None:
@@ -113,7 +113,7 @@ def test_a_program_without_a_session_is_not_restarted() -> None:
     number = job.record.number
     job.send(agents[0], Restored(generation=number, rank=0, step=0, restored_from="Script"))
     job.send(agents[0], Progress(generation=number, rank=0, step=1, time=job.now))
-    found = settled(job)
+    found = finished(job)
     assert found.outcome == "Refused"
     assert "no Session" in found.message
 
@@ -127,7 +127,7 @@ def test_ranks_that_cannot_load_it_end_the_request_and_not_the_job() -> None:
     assert job.record.desired.resume.step == 10
     job.is_unmanaged = False
     job.fail_rank(agents[0])
-    assert settled(job).outcome == "Failed"
+    assert finished(job).outcome == "Failed"
     assert job.record.number > restart
     assert job.record.desired.resume == LATEST
     assert job.outcome is None
@@ -140,7 +140,7 @@ def test_a_request_during_a_recovery_waits_for_its_end() -> None:
     ask(job)
     assert answer(job) == PENDING
     job.add_agent(1)
-    found = settled(job)
+    found = finished(job)
     assert found.outcome == "Done"
     assert job.record.restored_from == "Checkpoint"
 
@@ -152,7 +152,7 @@ def test_a_request_before_the_first_step_waits_for_a_state() -> None:
         job.add_agent(index)
     job.wait(0.2)
     assert job.record.number == GenerationNumber(1, 1)
-    assert settled(job).outcome == "Done"
+    assert finished(job).outcome == "Done"
 
 
 def test_the_next_process_of_a_coordinator_acts_on_what_is_pending() -> None:
@@ -162,7 +162,7 @@ def test_the_next_process_of_a_coordinator_acts_on_what_is_pending() -> None:
     ask(job)
     assert handed_over(job.core.state).restart_request == "now-1"
     job.add_agent(1)
-    settled(job)
+    finished(job)
     assert handed_over(job.core.state).restart_request == ""
 
 
@@ -175,4 +175,4 @@ def test_a_coordinator_that_takes_over_does_not_restart_once_more() -> None:
     job.start_coordinator(2)
     job.wait(5)
     assert job.record.number == number
-    assert settled(job).outcome == "Done"
+    assert finished(job).outcome == "Done"

@@ -63,10 +63,10 @@ def test_a_volume_that_refuses_is_asked_more_and_more_seldom_until_it_grants_aga
     assert numbers.next_request(now) == number(2)
 
 
-def test_a_volume_that_is_silent_is_not_asked_again_and_its_late_answer_counts() -> None:
+def test_a_volume_that_is_unresponsive_is_not_asked_again_and_its_late_answer_counts() -> None:
     numbers = ReservedNumbers(2)
     numbers.next_request(0.0)
-    numbers.on_silent("it has not answered for 5 s")
+    numbers.on_unanswered("it has not answered for 5 s")
     assert numbers.next_request(100.0) is None
     assert numbers.refusal
     numbers.on_granted(number(1))
@@ -121,13 +121,13 @@ def test_a_volume_that_refused_a_full_reserve_is_asked_until_it_grants_again() -
     assert numbers.next_request(LONGEST_RETRY_SECONDS) is None
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_where_the_volume_gives_no_answer_doubted_numbers_have_to_do(is_silent: bool) -> None:
+@pytest.mark.parametrize("is_unanswered", [False, True])
+def test_where_the_volume_gives_no_answer_doubted_numbers_have_to_do(is_unanswered: bool) -> None:
     numbers = filled()
     numbers.doubt()
     assert numbers.next_request(0.0) is not None
-    if is_silent:
-        numbers.on_silent("no answer")
+    if is_unanswered:
+        numbers.on_unanswered("no answer")
     else:
         numbers.on_refused("No space left on device", 0.0)
     assert numbers.reserved == number(1)

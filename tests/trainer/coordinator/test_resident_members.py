@@ -47,9 +47,9 @@ def test_a_lost_worker_costs_the_steps_since_the_checkpoint_where_each_holds_its
     assert last_recovery(job) == ("Checkpoint", at - 10)
 
 
-def test_ranks_that_wait_for_a_silent_peer_are_aborted_as_soon_as_it_is_lost() -> None:
+def test_ranks_that_wait_for_an_unresponsive_peer_are_aborted_as_soon_as_it_is_lost() -> None:
     job, agents = start()
-    job.silence(agents[0])
+    job.cut_off(agents[0])
     job.wait(2.3)
     assert job.indices == [1, 2]
     assert last_recovery(job) == ("Peers", 0)
@@ -64,7 +64,7 @@ def test_a_rank_that_cannot_leave_is_forked_again_and_restored_from_its_peers() 
     assert last_recovery(job) == ("Peers", 0)
 
 
-def silent_ranks_are_waited_for(
+def unresponsive_ranks_are_waited_for(
     job: Job, agents: list[SimulatedAgent], *, only_its_rank: bool = False
 ) -> float:
     """Seconds from the order to leave, after worker 1 or its rank is lost, to the next generation.
@@ -88,17 +88,17 @@ def silent_ranks_are_waited_for(
 def test_a_rank_with_the_last_copy_of_the_state_has_more_time_to_leave() -> None:
     job, agents = start(workers=2, replicas=2, min_replicas=1)
     seconds = LAST_COPY_SECONDS + KILL_SECONDS
-    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    assert unresponsive_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
     job, agents = start(workers=2, replicas=2, min_replicas=1)
-    waited = silent_ranks_are_waited_for(job, agents, only_its_rank=True)
+    waited = unresponsive_ranks_are_waited_for(job, agents, only_its_rank=True)
     assert waited == pytest.approx(seconds, abs=0.2)
     job, agents = start_groups()
-    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    assert unresponsive_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
     job, agents = start()
     seconds = ABORT_SECONDS + KILL_SECONDS
-    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    assert unresponsive_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
     job, agents = start(workers=2, replicas=2, min_replicas=1, strategy="fsdp")
-    assert silent_ranks_are_waited_for(job, agents) < 1.0, "each holds its own part alone"
+    assert unresponsive_ranks_are_waited_for(job, agents) < 1.0, "each holds its own part alone"
 
 
 def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:
@@ -272,7 +272,7 @@ def test_a_rank_whose_agent_was_unreachable_is_aborted_when_the_agent_is_back() 
     job, agents = start(workers=2, replicas=2, min_replicas=1)
     agents[0].connects = False
     job.disconnect(agents[0])
-    job.silence(agents[1])
+    job.cut_off(agents[1])
     while job.core.state.current is not None and job.core.state.current.alive:
         job.wait(0.02)
     job.wait(0.3)

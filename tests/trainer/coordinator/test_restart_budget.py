@@ -151,7 +151,7 @@ def test_signals_and_lost_peers_are_no_errors_of_the_program_but_crashes_are(
     assert tries(*[(current, failure)] * TRIES) == [False, False, counts]
 
 
-def test_what_the_next_coordinator_is_told_of_the_tries_stays_small() -> None:
+def test_what_the_next_coordinator_learns_of_the_tries_stays_small() -> None:
     failures = StartFailures()
     for _ in range(5):
         failures.count(*failed(KEY, nodes=("a", "b")), 2.0)

@@ -132,7 +132,7 @@ def test_each_report_of_each_rank_is_a_sign_of_life(rank: int) -> None:
     assert script.job.record.number == script.number
 
 
-def test_without_a_timeout_a_script_may_be_silent_for_ten_minutes() -> None:
+def test_without_a_timeout_a_script_may_report_nothing_for_ten_minutes() -> None:
     script = Script()
     for step in range(1, 4):
         script.step(step)
@@ -143,7 +143,7 @@ def test_without_a_timeout_a_script_may_be_silent_for_ten_minutes() -> None:
     assert script.job.record.number > script.number
 
 
-def test_a_script_that_reports_seldom_may_be_silent_for_longer() -> None:
+def test_a_script_that_reports_seldom_may_report_nothing_for_longer() -> None:
     script = Script()
     for epoch in range(1, 4):
         script.job.wait(200.0)

@@ -46,7 +46,7 @@ def test_a_replacement_that_comes_later_is_the_next_spare_and_disturbs_nobody() 
 def test_a_lost_spare_does_not_end_the_generation() -> None:
     job, agents = start()
     number = job.record.number
-    job.silence(agents[3])
+    job.cut_off(agents[3])
     job.wait(5.0)
     assert job.record.number == number
     assert make_status(job.core.state, 1).spares == 0

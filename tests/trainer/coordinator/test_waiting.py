@@ -123,7 +123,7 @@ def test_a_volume_that_refuses_comes_before_missing_workers() -> None:
 
 def test_a_volume_that_does_not_answer_gets_advice_about_its_server_and_not_about_space() -> None:
     job = Job()
-    job.core.on_reservation_silent("the volume has not answered for 5 s", job.now)
+    job.core.on_reservation_unanswered("the volume has not answered for 5 s", job.now)
     message = status(job).message
     assert message == (
         "no generation can begin: its number cannot be reserved in /volume/gpt: the volume has not "
@@ -144,7 +144,7 @@ def test_a_volume_that_answers_late_is_waited_for() -> None:
 
 def test_a_suspect_worker_is_waited_for() -> None:
     job, agents = start_job()
-    job.silence(agents[2])
+    job.cut_off(agents[2])
     job.fail_rank(agents[1])
     job.wait(1.3)
     assert reason(job) == "WorkerSuspect"
@@ -192,7 +192,7 @@ def test_the_pause_after_failures_without_progress_is_waited_for() -> None:
 def test_ranks_that_may_keep_their_state_get_the_time_to_leave() -> None:
     job, agents = start_job()
     job.hang(agents[1])
-    job.silence(agents[0])
+    job.cut_off(agents[0])
     job.wait(2.3)
     assert reason(job) == "RanksLeaving"
 

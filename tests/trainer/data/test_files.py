@@ -150,7 +150,7 @@ def test_a_pipe_holds_nobody_up(volume: Path) -> None:
         names(volume)
 
 
-def test_a_name_that_no_message_can_have_is_said_to_be_one(volume: Path) -> None:
+def test_a_name_that_no_message_can_have_is_reported(volume: Path) -> None:
     (volume / "a\udcff.txt").write_text("text")
     with pytest.raises(DataError, match=r"a\\udcff\.txt has a name that is no UTF-8: rename it"):
         names(volume)
@@ -188,8 +188,8 @@ def test_an_error_that_lasts_says_what_to_change(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_no_permission_is_asked_for_where_the_volume_fails(code: int) -> None:
-    said = str(unreadable(OSError(code, os.strerror(code), "/data/a.bin")))
-    assert said.endswith(f"/data/a.bin cannot be read ({os.strerror(code)}): repair its volume")
+    message = str(unreadable(OSError(code, os.strerror(code), "/data/a.bin")))
+    assert message.endswith(f"/data/a.bin cannot be read ({os.strerror(code)}): repair its volume")
 
 
 def refuse_to_open(monkeypatch: pytest.MonkeyPatch, code: int) -> None:

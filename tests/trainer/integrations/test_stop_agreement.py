@@ -85,7 +85,7 @@ def test_the_signal_is_given_back_at_the_end() -> None:
     assert signal.getsignal(signal.SIGTERM) is former
 
 
-def test_ranks_that_have_not_joined_are_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_have_not_joined_learn_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigurationError, match="WORLD_SIZE: 2 ranks were started, and did not"):
         require_joined("call join()")

@@ -89,7 +89,7 @@ def test_a_rank_that_left_reads_nothing_and_closes_nothing_before_the_next_group
     dist.destroy_process_group()
 
 
-def test_a_peer_that_does_not_come_finds_its_connection_silent_for_as_long_as_it_may_wait(
+def test_a_peer_that_does_not_come_finds_its_connection_idle_for_as_long_as_it_may_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Behind a network that was down, it is still in the generation that the others have left."""

@@ -11,6 +11,7 @@ import pytest
 
 from regroup_trainer.agent.rank_sockets import RankSockets
 from regroup_trainer.protocol.channel import AgentChannel
+from regroup_trainer.protocol.commit_page import CommitPage
 from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
 from regroup_trainer.protocol.rank_messages import (
@@ -22,7 +23,6 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     ScriptStep,
 )
-from regroup_trainer.system.commit_page import CommitPage
 from tests.support.waiting import wait_until
 
 NUMBER = GenerationNumber(1, 1)

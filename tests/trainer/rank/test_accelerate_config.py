@@ -148,7 +148,7 @@ def launch(words: list[str]) -> AccelerateLaunch:
         ("#" * (SIZE_LIMIT + 1), f"it has more than {SIZE_LIMIT} bytes"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused_with_its_key_and_the_file(
+def test_what_is_not_supported_is_refused_with_its_key_and_the_file(
     content: str, words: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"
@@ -220,7 +220,7 @@ def test_a_file_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
         environment(AccelerateLaunch(config_file=str(tmp_path / name)), TWO)
 
 
-def test_an_image_without_yaml_is_told_what_to_do(
+def test_an_image_without_yaml_learns_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
@@ -244,7 +244,7 @@ def test_the_counts_of_the_command_line_win_over_those_of_the_file(tmp_path: Pat
     assert environment(launch(words), TWO)["ACCELERATE_USE_CPU"] == "False"
 
 
-def test_settings_of_the_library_that_it_forgets_are_obeyed(tmp_path: Path) -> None:
+def test_settings_of_the_library_that_it_forgets_are_applied(tmp_path: Path) -> None:
     """accelerate 1.15 never reads this key of the file."""
     file = tmp_path / "config.yaml"
     file.write_text("enable_cpu_affinity: true\n")

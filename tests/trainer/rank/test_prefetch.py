@@ -93,7 +93,7 @@ def test_nobody_waits_for_the_end_of_a_value_that_is_not_needed(source: Source) 
     assert source.made == [], "the value is still being made"
 
 
-def test_who_waits_is_asked_again_and_again_and_told_since_when(source: Source) -> None:
+def test_who_waits_is_asked_again_and_again_and_informed_since_when(source: Source) -> None:
     asked = list[float]()
 
     def note(since: float) -> None:

@@ -154,7 +154,7 @@ def test_training_data_that_is_wrong_ends_the_rank_at_once() -> None:
         data_access(NotedReports()).open_data(load)
 
 
-def test_a_rank_whose_training_data_is_silent_leaves_when_its_generation_is_over() -> None:
+def test_a_rank_whose_training_data_is_unresponsive_leaves_when_its_generation_is_over() -> None:
     channel, may_answer = NotedReports(), threading.Event()
 
     def hang() -> bool:

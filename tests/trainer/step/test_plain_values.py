@@ -52,7 +52,7 @@ class Own:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "words"),
     [
         (numpy.ones(2), "state is a numpy.ndarray"),
         (numpy.datetime64(1, "s"), "state is a numpy.datetime64"),
@@ -62,8 +62,8 @@ class Own:
         ({Own: 1}, r"state, key <class '.*Own'> is a builtins.type"),
     ],
 )
-def test_what_a_restore_would_refuse_is_refused_by_its_name(value: object, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^{said}, which a checkpoint cannot hold: its"):
+def test_what_a_restore_would_refuse_is_refused_by_its_name(value: object, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{words}, which a checkpoint cannot hold: its"):
         require_plain("state", value)
     with pytest.raises(CheckpointError, match="state holds more than tensors"):
         load_plain(stored(value), "state")

@@ -94,10 +94,10 @@ def test_only_who_wants_it_is_answered() -> None:
     reader.read(Beat(Kind.ALIVE, 7).encode())
     assert reader.answers() == []
     reader.read(Beat(Kind.ALIVE, 8, wants_answer=True).encode())
-    assert reader.answers() == [Beat(Kind.HEARD, 8)]
+    assert reader.answers() == [Beat(Kind.KNOWN, 8)]
 
 
-def test_who_is_unknown_is_told_so() -> None:
+def test_who_is_unknown_learns_so() -> None:
     reader = Reader(knows=False)
     reader.read(Beat(Kind.ALIVE, 7).encode())
     assert reader.answers() == [Beat(Kind.UNKNOWN, 7)]
@@ -122,7 +122,7 @@ def test_the_end_of_a_connection_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("text", [b"GET /v1/status HTTP/1.1\r\n\r\n", bytes(16), b"\xff" * 16])
-def test_whoever_sends_anything_else_is_not_heard(text: bytes) -> None:
+def test_whoever_sends_anything_else_is_not_read(text: bytes) -> None:
     reader = Reader()
     reader.read(text)
     assert reader.transport.aborted
@@ -134,7 +134,7 @@ def test_a_peer_that_does_not_read_gets_no_second_answer() -> None:
     reader.transport.reads = False
     for stamp in range(100):
         reader.read(Beat(Kind.ALIVE, stamp, wants_answer=True).encode())
-    assert reader.answers() == [Beat(Kind.HEARD, 0)]
+    assert reader.answers() == [Beat(Kind.KNOWN, 0)]
     assert len(reader.seen) == 100
 
 

@@ -97,7 +97,7 @@ async def site() -> AsyncIterator[Site]:
     await listening.cleanup()
 
 
-async def test_a_flood_of_silent_connections_pushes_itself_out(site: Site) -> None:
+async def test_a_flood_of_idle_connections_pushes_itself_out(site: Site) -> None:
     agents = [await site.proven() for _ in range(PROVEN - 1)]
     flood = [await site.connect() for _ in range(200)]
     assert all([await peer.ended() for peer in flood[:-LIMIT]])

@@ -92,7 +92,7 @@ def test_what_a_collector_refuses_is_not_sent_again(status: int) -> None:
 
 
 @contextmanager
-def silent() -> Iterator[str]:
+def unresponsive() -> Iterator[str]:
     """A collector that takes connections, and never answers."""
     with OtlpReceiver(hangs=True) as receiver:
         yield receiver.url
@@ -148,7 +148,7 @@ def _drip(listening: socket.socket, ends: threading.Event) -> None:
                 continue
 
 
-@pytest.mark.parametrize("collector", [silent, full, away, failing, dripping])
+@pytest.mark.parametrize("collector", [unresponsive, full, away, failing, dripping])
 def test_no_collector_makes_anybody_wait_or_fills_the_memory(
     collector: Callable[[], AbstractContextManager[str]],
     caplog: pytest.LogCaptureFixture,
@@ -178,7 +178,7 @@ def test_no_collector_makes_anybody_wait_or_fills_the_memory(
 
 
 def test_the_end_of_a_process_waits_a_moment_for_a_slow_collector_and_not_for_a_dead_one() -> None:
-    with silent() as url:
+    with unresponsive() as url:
         exporter = make_exporter(url)
         exporter.offer(make_spans())
         start = time.monotonic()

@@ -220,8 +220,8 @@ class Agent:
 
     def _contact(self) -> CoordinatorContact:
         """What the operator asks when the coordinator does not answer it."""
-        unheard = self._heartbeat.unheard_seconds()
-        return CoordinatorContact(term=self._connection.term, unheard_seconds=unheard)
+        unanswered = self._heartbeat.unanswered_seconds()
+        return CoordinatorContact(term=self._connection.term, unanswered_seconds=unanswered)
 
     # --- orders of the coordinator ----------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.agent.outbox import Outbox
 from regroup_trainer.protocol.agent_messages import Hello
-from regroup_trainer.protocol.backoff import Patience, backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
     CoordinatorMessage,
     Refused,
@@ -25,6 +24,7 @@ from regroup_trainer.protocol.coordinator_messages import (
 from regroup_trainer.protocol.generation import RecordWanted
 from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
 from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
+from regroup_trainer.system.backoff import Patience, backoff_seconds
 from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1

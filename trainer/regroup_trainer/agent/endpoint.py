@@ -1,6 +1,6 @@
 """The HTTP endpoint of a worker pod: /metrics, /healthz, snapshots for the job's other pods. By it
-the operator sends the coordinator's new address, and asks when the coordinator was last heard. A
-command in the pod asks what the ranks do.
+the operator sends the coordinator's new address, and asks since when the coordinator does not
+answer. A command in the pod asks what the ranks do.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _json(message: Message) -> web.Response:
 
 
 def _counting(connections: Connections, server: SnapshotServer) -> Middleware:
-    """Tells `connections` over which of them requests come, and with the token."""
+    """Reports to `connections` over which of them requests come, and with the token."""
 
     @web.middleware
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:

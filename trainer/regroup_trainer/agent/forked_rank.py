@@ -18,10 +18,10 @@ from typing import TextIO
 from regroup_trainer.agent import stacks
 from regroup_trainer.agent.template_protocol import ForkRank
 from regroup_trainer.protocol.channel import AgentChannel
+from regroup_trainer.protocol.commit_page import CommitPage
 from regroup_trainer.protocol.exit_codes import INTERRUPTED
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.system.child_process import name_process
-from regroup_trainer.system.commit_page import CommitPage
 
 
 @dataclass(frozen=True)

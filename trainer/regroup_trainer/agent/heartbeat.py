@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlsplit
 
-from regroup_trainer.protocol.backoff import Patience
+from regroup_trainer.system.backoff import Patience
 from regroup_trainer.system.heartbeat_line import (
     HEADERS,
     Beat,
@@ -42,7 +42,7 @@ class Heartbeat(threading.Thread):
     """A heartbeat every `seconds`, which says that the worker imports torch until `is_warm` is set.
     The first one is sent at once. Failures are ignored: the coordinator notices.
 
-    While none is answered they come once a second at least, so that `unheard_seconds` is of now.
+    While none is answered they come once a second at least, so that `unanswered_seconds` is of now.
 
     A heartbeat says how late this thread got its turn, in seconds: on an overloaded machine the
     next one may be later still.
@@ -103,13 +103,13 @@ class Heartbeat(threading.Thread):
         due = time.monotonic()
         while not self._stopped.is_set():
             self._beat(max(0.0, time.monotonic() - due))
-            pause = self.seconds if self.unheard_seconds() == 0 else self._retry_seconds()
+            pause = self.seconds if self.unanswered_seconds() == 0 else self._retry_seconds()
             due = self._await(time.monotonic() + pause, woken)
         self._disconnect()
         woken.close()
         self._wakes.close()
 
-    def unheard_seconds(self) -> float:
+    def unanswered_seconds(self) -> float:
         """Since the first heartbeat that was not answered; 0 while they are answered."""
         now, since = time.monotonic(), self._unanswered_since
         if since is None and self._awaits_answer and now - self._asked_at >= self._answer_seconds:

@@ -21,7 +21,6 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
 from regroup_trainer.protocol.message import (
     HIGHEST_NUMBER,
@@ -33,6 +32,7 @@ from regroup_trainer.protocol.message import (
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
+from regroup_trainer.system.backoff import backoff_seconds
 from regroup_trainer.system.memory_limit import available_bytes
 
 PIECE_BYTES = 1 << 20

@@ -90,11 +90,11 @@ async def collect(
 
 def describe(stack: Stack, pid: int | None) -> RankStack:
     """A stack, or why there is none. `pid`: the process of the rank."""
-    silence = "" if stack.text else _silence(pid)
-    return RankStack(rank=stack.rank, text=stack.text, silence=silence)
+    missing = "" if stack.text else _why_missing(pid)
+    return RankStack(rank=stack.rank, text=stack.text, missing=missing)
 
 
-def _silence(pid: int | None) -> str:
+def _why_missing(pid: int | None) -> str:
     if pid is None:
         return "shows no stack: it has just started"
     if (state := _process_status(pid).get("State", "")[:1]) in _STATES:

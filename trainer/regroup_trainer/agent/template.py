@@ -46,11 +46,11 @@ from regroup_trainer.agent.template_protocol import (
     order,
 )
 from regroup_trainer.protocol.channel import PROGRESS_SECONDS
+from regroup_trainer.protocol.commit_page import CommitPage
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
-from regroup_trainer.system.commit_page import CommitPage
 from regroup_trainer.system.program_error import excerpt
 
 _REPORT_CHARACTERS = 4000

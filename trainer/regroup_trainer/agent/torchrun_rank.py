@@ -52,7 +52,7 @@ _DIRECTORY_SECONDS = 5.0
 """How long a script waits for its folder."""
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""What torchrun sends to the rank's whole process group: the script's to obey."""
+"""What torchrun sends to the rank's whole process group: the script's to handle."""
 _ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """How a script ends that was asked to, by the signal or after it has saved."""
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
@@ -192,7 +192,7 @@ def _pass_on(script: subprocess.Popen[bytes], torchrun: int) -> bytes:
 
 def _make_directory() -> None:
     """Make the folder of the job on the volume, where scripts save. A volume that does not answer
-    delays the script by a few seconds; it will say itself what it cannot do there.
+    delays the script by a few seconds; it will report itself what it cannot do there.
     """
     if directory := os.environ.get(_DIRECTORY_VARIABLE):
         making = threading.Thread(target=_make_folder, args=(Path(directory),), daemon=True)
@@ -268,8 +268,8 @@ def start(arguments: Sequence[str], program: str) -> NoReturn:
 
 
 class NewsPipe:
-    """Where the process of the script says how it ends. Processes that it forks say nothing, and
-    nothing is written when a script has closed the pipe and opened something else in its place.
+    """Where the process of the script reports how it ends. Processes that it forks report nothing,
+    and nothing is written when a script has closed the pipe and opened something else in its place.
     """
 
     def __init__(self, descriptor: int) -> None:

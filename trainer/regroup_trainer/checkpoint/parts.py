@@ -44,7 +44,7 @@ class Store(Protocol):
         """Whether all keys have a value."""
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key."""
+        """Remove a key. Returns whether it was there."""
 
 
 @dataclass(frozen=True)

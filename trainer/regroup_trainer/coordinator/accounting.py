@@ -88,7 +88,7 @@ class Account:
         self._lost_gpu_seconds += max(0.0, seconds) * gpus
 
     def restart(self, cause: Cause) -> None:
-        """Count a restart."""
+        """Count a generation that ended for this cause."""
         self._restarts[cause] += 1
 
     def failures(self, before: int, end: GenerationEnd | None) -> int:

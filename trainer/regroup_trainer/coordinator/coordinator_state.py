@@ -71,8 +71,8 @@ class State:
     """A request for a restart, and whether the volume has its checkpoint; None: not known yet."""
     started = False
     """Whether the state of any generation has ever been in place."""
-    agents_say_names = True
-    """Whether all agents that import torch say who they are; those of release 0.1 do not."""
+    agents_give_names = True
+    """Whether all agents that import torch give their names; those of release 0.1 do not."""
 
     def __init__(
         self, term: int, node: str, desired: Desired, now: float, wall_offset: float
@@ -166,7 +166,7 @@ class State:
         self.members.clear()
 
     def enroll(self, member: Member) -> None:
-        """It said hello, and takes part from now on."""
+        """It sent its hello, and takes part from now on."""
         known = self.members.get(member.name)
         self.members.add(member)
         if self.current is not None:

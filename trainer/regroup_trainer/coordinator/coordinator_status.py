@@ -25,9 +25,9 @@ from regroup_trainer.protocol.job_status import (
 from regroup_trainer.protocol.ledger import FailedStarts
 from regroup_trainer.protocol.message import TEXT_LIMIT, named
 
-HEARD_SECONDS = 5.0
+CONTACT_SECONDS = 5.0
 """How recent a sign of life must be."""
-HEARD_NAMED = 1024
+MOST_IN_CONTACT = 1024
 """Agents that a status names at most."""
 SHOWN_SECONDS = 0.0002
 """How long a status is shown for each of its members: twenty times what it takes to build it."""
@@ -52,7 +52,7 @@ class StatusLines:
 
     def next_line(self, status: CoordinatorStatus, now: float) -> bytes | None:
         """The line that is due, without its end; None while none is."""
-        essence = status.essence(), status.heard and frozenset(status.heard)
+        essence = status.essence(), status.agents_in_contact and frozenset(status.agents_in_contact)
         changed = essence != self._essence
         if now >= (self._status_at + NEWS_SECONDS if changed else self._progress_at):
             self._essence, self._status_at, self._line_at = essence, now, now
@@ -135,7 +135,7 @@ class ShownStatus:
 
 def handed_over(state: State) -> Desired:
     """What another process of this coordinator begins with: what the job should be, and what was
-    counted so far. Nobody else tells it before the next change of the spec.
+    counted so far. Nobody else reports it before the next change of the spec.
     """
     current, committed = state.current, state.committed
     known = None
@@ -163,14 +163,14 @@ def _failed_starts(state: State) -> FailedStarts | None:
     return failures.record(state.wall(min(current.begun, failures.since)))
 
 
-def heard_of(state: State, now: float) -> tuple[str, ...] | None:
-    """The agents that are no members, and were heard of a moment ago, the newest first. None where
-    there are too many, or where agents of an older release do not say who they are.
+def agents_in_contact(state: State, now: float) -> tuple[str, ...] | None:
+    """The agents that are no members, and showed life a moment ago, the newest first. None where
+    there are too many, or where agents of an older release do not give their names.
     """
-    if not state.agents_say_names:
+    if not state.agents_give_names:
         return None
-    fresh = [name for name, at in state.unknown_members.items() if now - at < HEARD_SECONDS]
-    if len(fresh) > HEARD_NAMED:
+    fresh = [name for name, at in state.unknown_members.items() if now - at < CONTACT_SECONDS]
+    if len(fresh) > MOST_IN_CONTACT:
         return None
     return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name]))
 
@@ -182,7 +182,7 @@ def _total_steps(state: State) -> int:
 
 
 def phase_of(state: State) -> CoordinatorPhase:
-    """The phase of the job."""
+    """What the job does, in one word: its outcome once it has one."""
     if state.outcome is not None:
         return state.outcome.result
     current = state.current

@@ -3,7 +3,7 @@
 The life of a job is a row of generations. A generation is one agreed membership, with a place for
 every rank. The story of one generation:
 
-1. Agents say hello and become members (`registration`).
+1. Agents send hellos and become members (`registration`).
 2. As soon as nothing has to be waited for (`waiting`), the next generation is formed: a number is
    taken from the reserve, `formation` chooses and orders the members, `restore_source` decides
    where the state comes from, and every agent receives Begin.
@@ -78,7 +78,7 @@ MOST_UNKNOWN = 10_000
 PAUSE_SECONDS = 0.5
 """A tick that is so late shows that this process was paused. Its view of the others is stale."""
 COUNTED_SECONDS = 0.25
-"""Of each pause count as silence of the others. Otherwise a coordinator that is paused all the time
+"""Of each pause count as time without contact. Otherwise a coordinator that is paused all the time
 would never find one that is gone.
 """
 REPLACED_SECONDS = 2.0
@@ -171,7 +171,7 @@ class Coordinator:
         """A worker that has not connected yet imports torch. An older agent gives no name."""
         if index < self.state.desired.workers:
             self.state.importing[index] = now
-            self.state.agents_say_names &= bool(name)
+            self.state.agents_give_names &= bool(name)
             if name and name not in self.state.members:  # its hello may overtake this
                 self._note_unknown(name, now)
 
@@ -222,9 +222,9 @@ class Coordinator:
         self._note_volume(why, now)
         return self._advance(now)
 
-    def on_reservation_silent(self, why: str, now: float) -> list[Effect]:
+    def on_reservation_unanswered(self, why: str, now: float) -> list[Effect]:
         """ReserveNumber has no answer yet, for long; it may still come."""
-        self._numbers.on_silent(why)
+        self._numbers.on_unanswered(why)
         self._note_volume(why, now)
         return self._advance(now)
 

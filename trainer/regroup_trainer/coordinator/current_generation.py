@@ -274,7 +274,7 @@ class FormerGeneration:
         return self.record.number if self.record else None
 
     def note(self, hello: Hello) -> None:
-        """An agent said hello."""
+        """An agent sent its hello."""
         record = hello.record
         if record is None:
             return

@@ -7,7 +7,7 @@ from regroup_trainer.coordinator.formation import least_workers
 
 
 def has_company(state: State) -> bool:
-    """Whether an agent on the coordinator's node may leave as well, and has not said so."""
+    """Whether an agent on the coordinator's node may leave as well, and has not announced it."""
     return any(
         member.hello.node == state.node and member.leaving is None
         for member in state.members.values()

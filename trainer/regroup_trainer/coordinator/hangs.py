@@ -31,7 +31,7 @@ STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
 """Least deadline before the first step of a generation that begins with new processes, which load,
-allocate and compile; and of a script, which may not say that it evaluates or saves.
+allocate and compile; and of a script, which may not report that it evaluates or saves.
 """
 LONG_BUSY_SECONDS = 3600.0
 """A script that is busy for so long is worth an event."""
@@ -49,7 +49,7 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     busy with something else than steps.
 
     A script may report each step, each hundredth or each epoch, and evaluate in between. So it gets
-    a multiple of its longest silence.
+    a multiple of its longest time without a report.
     """
     has_session = current.record.restored_from == "Peers"  # no other script keeps its state
     if current.busy or (current.non_reporting and not has_session):
@@ -149,9 +149,9 @@ def culprit(stacks: dict[int, Stack], world_size: int) -> Culprit | None:
     frames = {
         rank: frame for rank, stack in sorted(stacks.items()) if (frame := _innermost(stack.text))
     }
-    silent = [rank for rank in range(world_size) if rank not in frames]
-    if silent and frames:
-        return Culprit(silent[0], "does not answer (is its process stopped, or its node frozen?)")
+    without = [rank for rank in range(world_size) if rank not in frames]
+    if without and frames:
+        return Culprit(without[0], "does not answer (is its process stopped, or its node frozen?)")
     apart = [rank for rank, (file, _, _) in frames.items() if "/torch/" not in file]
     if len(apart) == world_size > 1:
         apart = _in_the_minority(frames)

@@ -2,11 +2,11 @@
 
 An agent shows life by its heartbeats (HTTP) and by its WebSocket. These rules find a loss:
 
-- At once: the operator reports it, another pod of the same index says hello while this member is
-  not heard, or a rank elsewhere lost a peer while the connection of this member is closed.
+- At once: the operator reports it, another pod of the same index sends its hello while this member
+  is unresponsive, or a rank elsewhere lost a peer while the connection of this member is closed.
 - After two heartbeat intervals: the connection closed and no heartbeat came since. A process that
-  died leaves a closed connection and silence. One whose connection merely broke goes on with its
-  heartbeats and reconnects.
+  died leaves a closed connection, and sends nothing. One whose connection merely broke goes on with
+  its heartbeats and reconnects.
 - After the timeout: no sign of life came, or the connection closed and no new one was opened.
 
 A member whose heartbeats report that they were sent late is on an overloaded machine. It gets up to
@@ -16,7 +16,7 @@ A member is *suspect* while its connection is closed, or after two missed heartb
 place, but no generation is formed until it shows life or is lost. So two members of one dead node
 do not cost two generations.
 
-A coordinator that was paused itself forgives the silence of that time. A quarter of a second of
+A coordinator that was paused itself does not count that time. A quarter of a second of
 each pause counts: what has arrived meanwhile is read before anybody is lost. So a member that is
 gone is found, however often the coordinator is paused.
 """
@@ -42,13 +42,13 @@ LEAST_DELAY = 0.1
 """Seconds by which a heartbeat may be late on any machine."""
 DELAY_COUNTS_SECONDS = 30.0
 """The greatest delay counts for so long after it was reported."""
-SETTLE_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
 """For agents that gave up their connections during a pause of the coordinator to make new ones."""
 
 
 @dataclass
 class Member:
-    """An agent that said hello. Times are monotonic seconds of the coordinator."""
+    """An agent that sent its hello. Times are monotonic seconds of the coordinator."""
 
     hello: Hello
     last_seen: float
@@ -87,11 +87,11 @@ class Member:
         timeout = desired.timeout_milliseconds / 1000 + self.allowance(desired)
         if self.closed_at is None:
             return self.last_seen + timeout
-        silent_since = max(self.closed_at, self.last_seen)
+        last_sign = max(self.closed_at, self.last_seen)
         suspect = _suspect_seconds(desired) + self.allowance(desired)
-        return min(self.closed_at + timeout, silent_since + suspect)
+        return min(self.closed_at + timeout, last_sign + suspect)
 
-    def is_heard(self, desired: Desired, now: float) -> bool:
+    def is_responsive(self, desired: Desired, now: float) -> bool:
         """Whether it is certainly alive: it sends heartbeats, also since its connection closed."""
         came_back = self.closed_at is None or self.last_seen > self.closed_at
         return came_back and now - self.last_seen <= _suspect_seconds(desired)
@@ -115,8 +115,8 @@ class Members(Mapping[str, Member]):
 
     def __init__(self) -> None:
         self._all: dict[str, Member] = {}
-        self._silent: OrderedDict[str, Member] = OrderedDict()
-        """The same members, the longest silent first."""
+        self._by_contact: OrderedDict[str, Member] = OrderedDict()
+        """The same members, that of the oldest sign of life first."""
         self.staying: dict[int, Member] = {}
         """Index -> the member that means to stay. Where another has its index, that one leaves."""
         self.leaving: dict[str, Member] = {}
@@ -132,7 +132,7 @@ class Members(Mapping[str, Member]):
         self.ranks = 0
         """Rank processes that all of them run, or could: a GPU each."""
         self._bound, self._fitting = 0, 0
-        self._settled_at = -math.inf
+        self._trusted_from = -math.inf
         """When agents have noticed that this process goes on after a pause."""
 
     def __getitem__(self, name: str) -> Member:
@@ -152,10 +152,10 @@ class Members(Mapping[str, Member]):
         return name in self._all and name not in self.leaving
 
     def add(self, member: Member) -> None:
-        """It said hello just now. It takes the place of a member of that name."""
+        """It sent its hello just now. It takes the place of a member of that name."""
         if known := self._all.get(member.name):
             self._forget(known)
-        self._all[member.name] = self._silent[member.name] = member
+        self._all[member.name] = self._by_contact[member.name] = member
         self.ranks += member.hello.ranks
         if member.leaving is None:
             self.staying[member.hello.index] = member
@@ -180,7 +180,7 @@ class Members(Mapping[str, Member]):
     def on_seen(self, member: Member, now: float) -> None:
         """A sign of life came."""
         member.last_seen = now
-        self._silent.move_to_end(member.name)
+        self._by_contact.move_to_end(member.name)
 
     def on_delay(self, member: Member, delay: float, now: float) -> None:
         """A heartbeat was sent `delay` seconds late."""
@@ -213,41 +213,41 @@ class Members(Mapping[str, Member]):
 
     def first_suspect(self, desired: Desired, now: float) -> Member | None:
         """A member that may be gone; None: all are certainly here."""
-        for oldest in (self.closed, self._silent):
+        for oldest in (self.closed, self._by_contact):
             first = next(iter(oldest.values()), None)
             if first is not None and first.is_suspect(desired, now):
                 return first
         return None
 
     def expired(self, desired: Desired, now: float) -> list[Member]:
-        """The members whose deadline is over, the longest silent first."""
+        """The members whose deadline is over, that of the oldest sign of life first."""
         timeout = desired.timeout_milliseconds / 1000
         least = min(timeout, _suspect_seconds(desired))
-        silent = takewhile(lambda one: now >= one.last_seen + timeout, self._silent.values())
+        late = takewhile(lambda one: now >= one.last_seen + timeout, self._by_contact.values())
         closed = takewhile(
             lambda one: one.closed_at is None or now >= one.closed_at + least, self.closed.values()
         )
-        late = {member.name: member for group in (silent, closed) for member in group}
-        return expired(late.values(), desired, now)
+        found = {member.name: member for group in (late, closed) for member in group}
+        return expired(found.values(), desired, now)
 
     def forgive(self, seconds: float, now: float) -> None:
-        """This process was paused: so many seconds of silence say nothing about the members. Nor
+        """This process was paused: in so many seconds nothing was known of the members. Nor
         does a connection that was given up meanwhile.
         """
         for member in self._all.values():
             member.last_seen = min(now, member.last_seen + seconds)
             if member.closed_at is not None:
                 member.closed_at = min(now, member.closed_at + seconds)
-        self._settled_at = now + SETTLE_SECONDS
+        self._trusted_from = now + RECONNECT_SECONDS
 
     def disconnected(self) -> list[Member]:
         """Those whose closed connections are evidence that they are gone."""
-        return [one for one in self.closed.values() if (one.closed_at or 0.0) >= self._settled_at]
+        return [one for one in self.closed.values() if (one.closed_at or 0.0) >= self._trusted_from]
 
     def _forget(self, member: Member) -> None:
         self._unstay(member)
         self.ranks -= member.hello.ranks
-        for some in (self._silent, self.leaving, self.closed, self.overloaded):
+        for some in (self._by_contact, self.leaving, self.closed, self.overloaded):
             some.pop(member.name, None)
 
     def _unstay(self, member: Member) -> None:
@@ -257,7 +257,7 @@ class Members(Mapping[str, Member]):
 
 
 def expired(members: Iterable[Member], desired: Desired, now: float) -> list[Member]:
-    """The members whose deadline is over, the longest silent first."""
+    """The members whose deadline is over, that of the oldest sign of life first."""
     return sorted(
         (m for m in members if now >= m.deadline(desired)), key=lambda member: member.last_seen
     )

@@ -1,4 +1,4 @@
-"""Registers agents that say hello: who is refused, who takes a place, what the hello adds. Pure."""
+"""Registers agents by their hellos: who is refused, who takes a place, what a hello adds. Pure."""
 
 from __future__ import annotations
 
@@ -65,17 +65,18 @@ def _why_wait(state: State, hello: Hello, now: float) -> str:
     """Why a second agent of an index has to wait; empty when it may take the place.
 
     The operator makes a replacement only for an agent that is gone, or leaving. But a request for a
-    pod that timed out may be executed later, beside the next one. While the first is heard, nothing
-    is gained by the second, and a generation would be lost. The agent tries again until it may.
+    pod that timed out may be executed later, beside the next one. While the first is responsive,
+    nothing is gained by the second, and a generation would be lost. The agent tries again until it
+    may.
     """
     first = _rival(state, hello)
-    if first is None or not first.is_heard(state.desired, now):
+    if first is None or not first.is_responsive(state.desired, now):
         return ""
     if _has_ranks(state, hello) and not _has_ranks(state, first.hello):
         return ""
     return (
         f"{first.hello.pod} on node {first.hello.node} is worker {hello.index} already, "
-        f"and is heard: {hello.pod} takes over when it is not"
+        f"and is responsive: {hello.pod} takes over when it is not"
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system.backoff import backoff_seconds
 
 NUMBERS_AHEAD = 8
 """So many generations can follow one another while the volume is full."""
@@ -33,7 +33,7 @@ class ReservedNumbers:
         """Whether the answer to the open request says nothing about a successor."""
         self.refusal = ""
         """Why the volume gives no further number; empty when it does."""
-        self.is_silent = False
+        self.is_unanswered = False
         """Whether it has not answered at all."""
 
     @property
@@ -68,7 +68,7 @@ class ReservedNumbers:
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
         self._requested, self.refusal, self._refusals = False, "", 0
-        self.is_silent = False
+        self.is_unanswered = False
         self._is_doubted, self._asked_before_doubt = self._asked_before_doubt, False
         if number.n > self._floor:
             self._floor = number.n
@@ -76,15 +76,15 @@ class ReservedNumbers:
 
     def on_refused(self, why: str, now: float) -> None:
         """The volume could not be written; the next request follows later."""
-        self._requested, self.refusal, self.is_silent = False, why, False
+        self._requested, self.refusal, self.is_unanswered = False, why, False
         self._is_doubted = self._asked_before_doubt = False
         self._refusals += 1
         pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._retry_at = now + pause
 
-    def on_silent(self, why: str) -> None:
+    def on_unanswered(self, why: str) -> None:
         """The volume has not answered a request for long. The request stands."""
-        self.refusal, self.is_silent = why, True
+        self.refusal, self.is_unanswered = why, True
         self._is_doubted = self._asked_before_doubt = False
 
     def on_seen(self, number: GenerationNumber | None) -> None:

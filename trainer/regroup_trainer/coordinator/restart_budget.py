@@ -14,7 +14,6 @@ from typing import Self
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.errors import CheckpointError, ConfigurationError, NonFiniteError
 from regroup_trainer.protocol.agent_messages import RankExit
-from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.exit_codes import (
     HOPELESS_EXIT_CODES,
@@ -26,6 +25,7 @@ from regroup_trainer.protocol.generation import MemberRecord
 from regroup_trainer.protocol.ledger import FailedStarts
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.system import program_error
+from regroup_trainer.system.backoff import backoff_seconds
 
 TRIES = 3
 PROVEN_SECONDS = 60.0

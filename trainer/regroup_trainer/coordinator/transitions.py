@@ -192,7 +192,7 @@ def request_restart(state: State, current: CurrentGeneration, now: float) -> Non
 
 
 def desired_of_next(state: State) -> Desired:
-    """What the next generation is told to be: of a restart, which checkpoint to start from.
+    """What the next generation is to be: of a restart, which checkpoint to start from.
 
     The lineage makes a policy count once, for the first generation that has it.
     """

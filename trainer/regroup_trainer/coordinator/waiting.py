@@ -137,7 +137,7 @@ def _volume_is_away(context: WaitingContext) -> str | None:
     if not numbers.refusal or numbers.ahead:
         return None
     what = f"no generation can begin: its number cannot be reserved in {directory}"
-    if numbers.is_silent:
+    if numbers.is_unanswered:
         node = f" of node {context.state.node}" if context.state.node else ""
         return f"{what}: {numbers.refusal} (check the volume's server and the mount{node})"
     return (

@@ -123,7 +123,7 @@ def _way_out(error: OSError) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is something at a path. Raises OSError where its volume does not say."""
+    """Whether there is something at a path. Raises OSError where its volume does not answer."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -119,5 +119,5 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def tokenizer_of(name: Literal["byte"] | BpeName) -> Tokenizer:
-    """The tokenizer of that name."""
+    """Bytes as tokens, or byte-pair encoding with the vocabulary of that name."""
     return ByteTokenizer() if name == "byte" else BpeTokenizer(name)

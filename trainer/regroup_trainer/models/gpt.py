@@ -64,7 +64,7 @@ class GPT(Decoder):
         super().__init__(config, classes, tied=True)
 
     def block(self) -> nn.Module:
-        """A GPT block."""
+        """Attention and perceptron of GPT-2: [B, T, C] -> [B, T, C]."""
         return GptBlock(self.size)
 
     def norm(self) -> nn.Module:

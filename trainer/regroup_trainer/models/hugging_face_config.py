@@ -1,7 +1,7 @@
 """The config.json of Hugging Face's layout: written for an export, read before weights are taken.
 Pure.
 
-Each field is obeyed, known not to change what is computed, or refused. `docs/tasks/checkpoints.md`
+Each field is applied, known not to change what is computed, or refused. `docs/tasks/checkpoints.md`
 has the table. What a field means and what its absence means is as in transformers' LlamaConfig.
 """
 

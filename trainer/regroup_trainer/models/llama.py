@@ -128,7 +128,7 @@ class Llama(Decoder):
         super().__init__(config, classes, tied=config.size.tied_embeddings)
 
     def block(self) -> nn.Module:
-        """A Llama block."""
+        """Rotary attention and SwiGLU: [B, T, C] -> [B, T, C], given cosine and sine."""
         return LlamaBlock(self.size)
 
     def norm(self) -> nn.Module:

@@ -36,7 +36,7 @@ _RUNS = 3
 _LARGE, _SMALL = 16 * 2**20, 1024
 """Bytes of a collective whose bandwidth, or latency, is measured."""
 _FEW = 64
-"""Rows of a first, short measurement, which tells how many rows the next one takes."""
+"""Rows of a first, short measurement, which shows how many rows the next one takes."""
 _BYTES_OF_PARAMETER = 16
 """Of a block: in fp32 itself, its gradient and a copy for products; in bf16 two more by autocast.
 """

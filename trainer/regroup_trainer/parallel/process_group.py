@@ -78,7 +78,7 @@ class GenerationGroup:
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is rank 0."""
+        """Whether this rank speaks for the job: it prints, and writes what is written once."""
         return self.rank == 0
 
 
@@ -203,7 +203,7 @@ def hold(addresses: Collection[str]) -> list[socket.socket]:
 
     When a connection breaks, gloo drops the sends that the connection has not taken. Whoever waits
     for one of them waits for ever (torch 2.15: `Pair::signalException` passes over them). So peers
-    must find a connection that is silent, and not one that is closed. A peer behind a network that
+    must find a connection that is idle, and not one that is closed. A peer behind a network that
     is down may still wait when the others train on without it.
     """
     found = []

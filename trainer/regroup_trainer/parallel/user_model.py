@@ -1,4 +1,4 @@
-"""Distributes a user's own model over the ranks. Gradients are summed, never averaged: see
+"""Distributes a user's model over the ranks. Gradients are summed, never averaged: see
 `parallelize`.
 """
 

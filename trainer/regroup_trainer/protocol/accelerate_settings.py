@@ -23,7 +23,7 @@ _MOST = 10**15
 
 
 class AccelerateLaunch(Message):
-    """A command of accelerate whose variables only a rank can tell, since a file says more."""
+    """A command of accelerate whose variables only a rank can know, since a file says more."""
 
     config_file: Text
     """Its path on the worker."""
@@ -35,7 +35,7 @@ class AccelerateLaunch(Message):
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that can be obeyed."""
+    """A setting that is supported."""
 
     kind: Kind = "text"
     default: Value | None = None
@@ -169,7 +169,7 @@ SETTINGS: Mapping[str, Setting] = {
     **_CONTEXT_PARALLEL,
     **_SEQUENCE_PARALLEL,
 }
-"""All that can be obeyed by a variable."""
+"""All that a variable can carry."""
 REFUSED_GROUPS = {
     "deepspeed": "DeepSpeed brings its own launcher: use FSDP (--use_fsdp)",
     "megatron": "Megatron-LM is not supported: use FSDP (--use_fsdp)",
@@ -177,7 +177,7 @@ REFUSED_GROUPS = {
     "sagemaker": "SageMaker starts jobs of its own: leave it out",
     "mpi": "the job starts the ranks, without MPI: leave it out",
 }
-"""Why the settings of other back ends cannot be obeyed, and what to do."""
+"""Why the settings of other back ends are not supported, and what to do."""
 
 
 def checked(name: str, value: Value) -> Value:

@@ -73,7 +73,7 @@ class RankStack(Message):
     rank: int
     text: Annotated[str, Field(max_length=16384)] = ""
     """As in `Stack`."""
-    silence: Text = ""
+    missing: Text = ""
     """Why there is no text, to be read after the name of the rank."""
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from regroup_trainer.protocol.commit_page import CommitPage
 from regroup_trainer.protocol.coordinator_messages import (
     Decide,
     Enter,
@@ -23,7 +24,6 @@ from regroup_trainer.protocol.coordinator_messages import (
 )
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber
 from regroup_trainer.protocol.rank_messages import RankReport
-from regroup_trainer.system.commit_page import CommitPage
 
 PROGRESS_SECONDS = 0.5
 """Least time between two Progress reports. Each costs agent and coordinator half a millisecond."""

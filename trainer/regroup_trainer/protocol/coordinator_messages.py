@@ -77,7 +77,7 @@ class LeaveGeneration(Message):
     """
     save_seconds: float = 0.0
     """How long a program without a Session may go on before that, while it writes. It may be
-    saving, and could not tell that its save was cut off.
+    saving, and could not know that its save was cut off.
     """
     stuck: int | None = None
     """A rank that hangs. It is killed at once."""
@@ -114,7 +114,7 @@ class Exit(Message):
 
 Order = Welcome | Refused | Decide | LeaveGeneration | Diagnose | SnapshotComplete | Exit
 CoordinatorMessage = Order | Begin
-"""What a coordinator has to say to an agent."""
+"""What a coordinator sends to an agent."""
 SentMessage = Annotated[
     Order | BeginDifference | RecordWanted | RecordPiece, Field(discriminator="kind")
 ]

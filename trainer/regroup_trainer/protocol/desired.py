@@ -37,7 +37,7 @@ Seconds = Annotated[float, Field(ge=0, le=86_400 * 365)]
 
 
 class LastKnown(Message):
-    """What the operator last heard of a job, for a coordinator that starts without members."""
+    """What the operator last knew of a job, for a coordinator that starts without members."""
 
     step: Count = 0
     """The highest step that was reported as committed."""
@@ -104,8 +104,8 @@ class Desired(Message):
     seed: Ledger = Ledger()
     """The ledger so far, for a coordinator that takes over."""
     last_known: LastKnown | None = None
-    """Set where a generation trained when the operator last heard of the job. A coordinator that
-    finds none of its members knows by it that training was interrupted.
+    """Set where a generation trained when the coordinator last answered the operator. A coordinator
+    that finds none of its members knows by it that training was interrupted.
     """
     failed_starts: FailedStarts | None = None
     """Of a program that may be unable to start, for a coordinator that takes over."""
@@ -149,11 +149,11 @@ class Lost(Message):
 
 
 class CoordinatorContact(Message):
-    """Answer of GET /v1/coordinator of an agent: when it last heard its coordinator."""
+    """Answer of GET /v1/coordinator of an agent: since when its coordinator does not answer."""
 
     term: Annotated[int, Field(ge=0)] | None = None
     """Of the coordinator that last welcomed it; None: none has yet."""
-    unheard_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    unanswered_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Since it sent the first heartbeat that was not answered; 0 while heartbeats are answered."""
 
 

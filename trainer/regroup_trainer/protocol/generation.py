@@ -213,7 +213,7 @@ class RecordWanted(Message):
 
 
 class RecordPiece(Message):
-    """A piece of the record of a generation."""
+    """Answers RecordWanted. A record is larger than a message may be."""
 
     kind: Literal["record_piece"] = "record_piece"
     number: GenerationNumber

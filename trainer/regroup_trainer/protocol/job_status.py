@@ -194,8 +194,8 @@ class CoordinatorStatus(Message):
 
     GET /v1/watch?every=SECONDS answers with lines until the process ends, so often at least. A line
     is a status, or ASK_LINE where that is longer than WATCH_LINE_BYTES: at the begin, after a
-    change of its essence or of `heard`, and each half minute for the progress. An empty line says
-    that neither has changed.
+    change of its essence or of `agents_in_contact`, and each half minute for the progress. An empty
+    line says that neither has changed.
     """
 
     protocol: int = PROTOCOL_VERSION
@@ -207,15 +207,17 @@ class CoordinatorStatus(Message):
     phase: CoordinatorPhase
     message: Text
     waiting: Waiting | None = None
-    """Why no generation trains; None while one does, and from a coordinator that does not say."""
+    """Why no generation trains; None while one does, and from a coordinator that does not report
+    it.
+    """
     generation: GenerationNumber | None = None
     world_size: int = 0
     spares: int = 0
     """Warm workers without a rank, beside a full generation."""
     members: tuple[MemberStatus, ...] = ()
-    heard: tuple[Name, ...] | None = None
-    """Agents that are no members and were heard of in the last seconds: they import torch, or are
-    about to connect. None from a coordinator that does not say.
+    agents_in_contact: tuple[Name, ...] | None = None
+    """Agents that are no members and showed life in the last seconds: they import torch, or are
+    about to connect. None from a coordinator that does not report it.
     """
     progress: Progress | None = None
     total_steps: int = 0
@@ -233,7 +235,7 @@ class CoordinatorStatus(Message):
     events: tuple[JobEvent, ...] = ()
     """The newest fifty."""
     failed_starts: FailedStarts | None = None
-    """None where the program can start, and from a coordinator that does not say."""
+    """None where the program can start, and from a coordinator that does not report it."""
     volume: VolumeProblem | None = None
     """What is wrong with the volume, for ranks or for the coordinator; None while nothing is."""
     outcome: Outcome | None = None
@@ -272,5 +274,5 @@ class CoordinatorStatus(Message):
 
 
 _OTHER_RELEASE = "; this release does not speak that protocol: suspend and resume the job"
-_NOT_ESSENTIAL = {"sequence", "heard", "progress", "ledger", "message", "members"}
+_NOT_ESSENTIAL = {"sequence", "agents_in_contact", "progress", "ledger", "message", "members"}
 _ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _NOT_ESSENTIAL)

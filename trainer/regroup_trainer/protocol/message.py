@@ -106,7 +106,7 @@ _REPR = _ShortRepr()
 
 
 def printable(text: str) -> str:
-    """The text in one line, with escapes for what a log or a terminal would obey."""
+    """The text in one line, with escapes for what a log or a terminal would interpret."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 

@@ -284,7 +284,7 @@ class OrderReceiver:
         self._held: list[CoordinatorMessage] = []
 
     def receive(self, message: SentMessage) -> tuple[list[CoordinatorMessage], RecordWanted | None]:
-        """The orders to obey now, and what to ask the coordinator for. Raises RecordError."""
+        """The orders to handle now, and what to ask the coordinator for. Raises RecordError."""
         if isinstance(message, RecordPiece):
             return self._on_piece(message)
         if isinstance(message, BeginDifference):

@@ -34,7 +34,9 @@ class WaitingReason(Enum):
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
     FailedMount = "a volume of a pod cannot be mounted"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
-    WorkerSilent = "a worker runs, and the coordinator has not heard of it for ten seconds"
+    WorkerUnresponsive = (
+        "a worker runs, and the coordinator has received nothing from it for ten seconds"
+    )
     Suspended = "the job is suspended and holds no pods"
     Suspending = "the ranks save their state, then the pods are given back"
     Unschedulable = "the scheduler finds no node for a pod"
@@ -48,8 +50,8 @@ class WaitingReason(Enum):
     GenerationEnding = "the ranks end a generation together, after a step that they agree on"
     GenerationStarting = "the ranks of a generation load their state or compute the first step"
     VolumeUnavailable = (
-        "the volume, or that of the training data, is full, read-only or silent, or gives errors, "
-        "so that no generation can begin"
+        "the volume, or that of the training data, is full, read-only or unresponsive, or gives "
+        "errors, so that no generation can begin"
     )
     CutOffGeneration = "workers train on with a former coordinator, cut off from the others"
     FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"

@@ -1,5 +1,5 @@
-"""The config file of accelerate (`--config_file`), read where a rank starts: each key is obeyed, or
-refused by name.
+"""The config file of accelerate (`--config_file`), read where a rank starts: each key is applied,
+or refused by name.
 
 The library itself is not imported. Keys are those of accelerate 1.15 (commands/config/config_args).
 """
@@ -56,7 +56,7 @@ _HARMLESS: dict[str, tuple[tuple[object, ...], str]] = {
         (([],), REFUSED_GROUPS["tpu"]),
     ),
 }
-"""Key that nothing obeys -> the values that ask for nothing, and what to do about others.
+"""Key that nothing reads -> the values that ask for nothing, and what to do about others.
 `accelerate config` writes several of them into every file.
 """
 _BACKENDS: dict[str, dict[str, Value]] = {
@@ -68,7 +68,7 @@ _BACKENDS: dict[str, dict[str, Value]] = {
         for device in ("GPU", "NPU", "MLU", "SDAA", "MUSA", "XPU", "HPU", "NEURON")
     },
 }
-"""distributed_type -> the settings that say the same."""
+"""distributed_type -> the settings that mean the same."""
 _COUNTS = ("num_processes", "num_machines")
 
 
@@ -165,8 +165,8 @@ def _settings(document: Mapping[str, Any], given: Mapping[str, Value]) -> dict[s
         if key in _SECTIONS:
             _add(found, key, _section(key, value))
         elif key == "dynamo_backend" or key in ("mixed_precision", "debug", "enable_cpu_affinity"):
-            said = _setting(key, key, "no" if value is False else value)
-            _add(found, key, [(key, said)])
+            setting = _setting(key, key, "no" if value is False else value)
+            _add(found, key, [(key, setting)])
         elif key == "fp16":  # of files before 0.9
             found.setdefault("mixed_precision", "fp16" if value is True else "no")
         else:
@@ -244,7 +244,7 @@ def _counts(document: Mapping[str, Any]) -> dict[str, int]:
     found = {}
     for key in _COUNTS:
         value = document.get(key)
-        if value is None or (key == "num_processes" and value == -1):  # -1: not said
+        if value is None or (key == "num_processes" and value == -1):  # -1: not given
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**9:
             raise ValueError(f"{key}: {_shown(value)}: give a whole number from 1")

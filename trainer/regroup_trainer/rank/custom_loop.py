@@ -1,4 +1,4 @@
-"""The steps of one generation, put together from the calls of a user's own loop."""
+"""The steps of one generation, put together from the calls of a custom loop."""
 
 from __future__ import annotations
 

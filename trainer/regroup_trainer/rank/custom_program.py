@@ -1,4 +1,4 @@
-"""A user's own model, optimizer and other objects, as a program that generations can train."""
+"""A user's model, optimizer and other objects, as a program that generations can train."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def enter_next_generation(
 
 
 def _worker(joined: JoinedGeneration) -> str:
-    """What tells apart the processes of which ranks are forks. Without an agent each is its own."""
+    """What identifies the process that a rank is a fork of. Without an agent each is its own."""
     place = joined.assignment.place
     return place.member if joined.channel.lasting else str(joined.group.rank)
 

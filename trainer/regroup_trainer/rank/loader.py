@@ -25,23 +25,19 @@ from regroup_trainer.data.batch import BatchPlanner, MicroBatch, micro_batches
 from regroup_trainer.data.dataset import Array
 from regroup_trainer.data.files import unreadable
 from regroup_trainer.parallel.process_group import GenerationGroup
-from regroup_trainer.rank.prefetch import Prefetch, result_of
+from regroup_trainer.rank.prefetch import Prefetch, result_of, wait_quietly
 from regroup_trainer.step.rank_batch import DeviceBatch, RankBatch
 from regroup_trainer.system.background import Background
 from regroup_trainer.system.volume_errors import may_pass
 
 T = TypeVar("T")
-Waiting = Callable[[float, str], object]
+WhileReading = Callable[[float, str], object]
 """Called ten times a second by who waits: with the time since when (seconds since the epoch), and
 with what the last attempt to read met, empty where it met nothing yet. What it raises ends the
 wait.
 """
 _AHEAD = 2
 """Steps that are read ahead: one hides reading behind training, one more evens out slow reads."""
-
-
-def wait_quietly(_since: float, _met: str) -> None:
-    """Wait for any time."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class Loader:
         self._met = VolumeHealth(Path())
         self._ahead = Prefetch(self._read, stride=planner.global_batch_size, ahead=_AHEAD)
 
-    def training(self, first: int, waiting: Waiting = wait_quietly) -> RankBatch:
+    def training(self, first: int, waiting: WhileReading = wait_quietly) -> RankBatch:
         """The rank's share of the global batch that begins at position `first`. Raises DataError,
         and what `waiting` raises.
         """
@@ -86,7 +82,7 @@ class Loader:
             [self._on_device(part) for part in batch.micro_batches], batch.samples, batch.digest
         )
 
-    def held_out(self, count: int, waiting: Waiting = wait_quietly) -> list[DeviceBatch]:
+    def held_out(self, count: int, waiting: WhileReading = wait_quietly) -> list[DeviceBatch]:
         """The rank's share of the first `count` held-out samples, or of all where there are fewer.
         Raises DataError, and what `waiting` raises.
         """

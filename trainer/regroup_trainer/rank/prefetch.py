@@ -11,18 +11,18 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-Waiting = Callable[[float], object]
+WhileWaiting = Callable[[float], object]
 """Called ten times a second by who waits, with the time since when: seconds since the epoch. What
 it raises ends the wait.
 """
 _MOMENT_SECONDS = 0.1
 
 
-def wait_quietly(_since: float) -> None:
-    """Wait for any time."""
+def wait_quietly(*_met: object) -> None:
+    """Never ends the wait."""
 
 
-def result_of(work: Future[T], waiting: Waiting) -> T:
+def result_of(work: Future[T], waiting: WhileWaiting) -> T:
     """The result, once it is there. Raises what the work raised, or `waiting`."""
     since = time.time()
     while not work.done():
@@ -49,7 +49,7 @@ class Prefetch(Generic[T]):
         self._orders: SimpleQueue[tuple[int, Future[T]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name="prefetch", daemon=True).start()
 
-    def at(self, position: int, waiting: Waiting = wait_quietly) -> T:
+    def at(self, position: int, waiting: WhileWaiting = wait_quietly) -> T:
         """The value of a position; waits for it. Raises what `make` raises, or `waiting`."""
         while self._pending and self._pending[0][0] != position:
             self._pending.popleft()[1].cancel()

@@ -69,4 +69,4 @@ class Program(Protocol):
         """
 
     def after_update(self, result: StepResult) -> None:
-        """Called after a step that was applied outside of the program's own loop."""
+        """Called after a step that was applied outside of the program's loop."""

@@ -1,6 +1,6 @@
 """A generation that this rank trains in: decide, commit, record, report, save, end.
 
-The built-in trainer's loop and a user's own loop drive it alike. Neither knows of lineage, history
+The built-in trainer's loop and a custom loop drive it alike. Neither knows of lineage, history
 or the protocol of checkpoints.
 """
 
@@ -131,7 +131,7 @@ class RunningGeneration:
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent hears what this rank waits for; else only the program's user does."""
+        """Whether an agent receives what this rank waits for; else only the program's user does."""
         return self._channel.lasting
 
     @property

@@ -119,7 +119,7 @@ class Session:
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is rank 0, which prints."""
+        """Whether this rank speaks for the job: it prints, and writes what is written once."""
         return self._group.is_rank0
 
     @property

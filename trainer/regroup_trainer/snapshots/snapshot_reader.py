@@ -173,7 +173,7 @@ def _plain(found: Any) -> Any:
 
 
 class Shards:
-    """The shards of one snapshot."""
+    """Reads the shards of one snapshot: from memory on this node, else over the network."""
 
     def __init__(self, folder: Path, source: SnapshotSource) -> None:
         self._folder = folder

@@ -64,9 +64,9 @@ def scatter(value: T, decide: Callable[[list[T]], list[U]]) -> U:
     After an error of rank 0, the other ranks lose their peer.
     """
     values = gather(value)
-    dealt: list[U | None] = [None]
-    dist.scatter_object_list(dealt, decide(values) if values is not None else None, src=0)
-    return cast(U, dealt[0])
+    scattered: list[U | None] = [None]
+    dist.scatter_object_list(scattered, decide(values) if values is not None else None, src=0)
+    return cast(U, scattered[0])
 
 
 def _outcome(action: Callable[[], object]) -> object:

@@ -1,5 +1,5 @@
-"""Runs a function in a thread that does not keep the process alive. Who waits for it can tell work
-that takes long from a volume that is silent, if the work notes its progress.
+"""Runs a function in a thread that does not keep the process alive. Who waits for it can
+distinguish work that takes long from a volume that is unresponsive, if the work notes its progress.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import atexit
 import builtins
 import contextlib
 import runpy
+import signal
 import sys
 import threading
 import types
@@ -19,8 +20,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-_INTERRUPTED = 143
-"""128 + SIGTERM."""
+_INTERRUPTED = 128 + signal.SIGTERM
+"""As shells report it."""
 
 
 class NoScriptError(Exception):

@@ -28,8 +28,8 @@ def why_no_answer(error: Exception) -> str:
 def _of_system(error: OSError) -> str:
     source = getattr(error, "os_error", error)  # aiohttp wraps it
     if isinstance(source, socket.gaierror):
-        silent = source.errno == socket.EAI_AGAIN
-        what = "DNS does not answer" if silent else "DNS does not know its name"
+        unanswered = source.errno == socket.EAI_AGAIN
+        what = "DNS does not answer" if unanswered else "DNS does not know its name"
         return f"{what} ({source.strerror})"
     of_tls = isinstance(error, ssl.SSLError)  # its numbers are its own
     if error.errno and error.errno > 0 and not of_tls:

@@ -27,12 +27,12 @@ _READ_BYTES: Final = 4096
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """What a frame means."""
 
     IMPORTING = 1
     """The worker imports torch."""
     ALIVE = 2
-    HEARD = 3
+    KNOWN = 3
     """The answer to who wants one."""
     UNKNOWN = 4
     """The answer to who is no member."""
@@ -113,7 +113,7 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         self._on_end()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle frames. Whoever sends anything else is not heard any more."""
+        """Handle frames. Whoever sends anything else is not read any more."""
         try:
             frames = self._frames.add(bytes(_BUFFER[:nbytes]))
         except ValueError:
@@ -132,7 +132,7 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         if not self._on_frame(newest):
             self._answer(Kind.UNKNOWN, newest)
         elif newest.wants_answer:
-            self._answer(Kind.HEARD, newest)
+            self._answer(Kind.KNOWN, newest)
 
     def _answer(self, kind: Kind, frame: Beat) -> None:
         """A peer that has not read the last answer gets no other."""
@@ -154,7 +154,7 @@ class HeartbeatSender:
         return self._socket.fileno()
 
     def send(self, frame: Beat) -> None:
-        """Send a frame."""
+        """Send a frame. Blocks while the buffer of the socket is full; raises OSError."""
         self._socket.sendall(frame.encode())
 
     def receive(self) -> list[Beat]:

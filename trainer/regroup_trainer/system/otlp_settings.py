@@ -36,7 +36,7 @@ class OtlpSettings:
     certificate: str = ""
     """File with the certificates to trust; empty: those of the machine."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """What else to say of this program."""
+    """What else to report of this program."""
 
     @property
     def place(self) -> str:

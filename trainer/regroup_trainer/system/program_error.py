@@ -84,7 +84,7 @@ _PASSING_WORDS = (
     "cannot send after transport endpoint shutdown",
     "stale file handle",
     "connection timed out",
-    # What libraries say.
+    # What libraries report.
     "temporary failure in name resolution",
     "connection closed by peer",  # gloo
     "timed out",

@@ -25,7 +25,7 @@ _GROUP_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "
 
 @dataclass(frozen=True)
 class RankPlace:
-    """What the rendezvous of a program has to say of this rank."""
+    """What the rendezvous of a program has to report of this rank."""
 
     rank: int
     world_size: int

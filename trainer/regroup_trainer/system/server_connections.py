@@ -2,7 +2,7 @@
 take to arrive. Whoever reaches the port can open connections; agents must get through all the same.
 
 A connection has proven itself when a request with the job's token has come over it. Where there are
-too many, the oldest that has not is closed. So a flood of silent ones pushes itself out. Of those
+too many, the oldest that has not is closed. So a flood of idle ones pushes itself out. Of those
 that have, the one that has been idle for longest is closed: nodes that die close nothing, and their
 successors must get in. Places are kept free for newcomers, so that they can prove themselves.
 """

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
+from regroup_trainer.system.backoff import backoff_seconds
 from regroup_trainer.system.otlp_settings import OtlpSettings
 from regroup_trainer.system.spans import MOST_SPANS, Span, export_request
 
@@ -74,11 +75,10 @@ class SpanExporter:
         while spans := self._next():
             self._send(spans)
             if self._failures:
-                doubled = RETRY_SECONDS * 2 ** min(self._failures - 1, 16)
+                # One more than there were: also the first failure has a pause.
+                pause = backoff_seconds(self._failures + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
                 with self._news:
-                    self._news.wait_for(
-                        lambda: self._is_closed, min(doubled, LONGEST_RETRY_SECONDS)
-                    )
+                    self._news.wait_for(lambda: self._is_closed, pause)
 
     def _next(self) -> list[Span]:
         """The spans to send next; none: it is closed."""

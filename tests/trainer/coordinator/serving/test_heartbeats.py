@@ -75,14 +75,14 @@ async def line_of(setup: Setup, name: str = "uid-0") -> AsyncIterator[Line]:
             await writer.wait_closed()
 
 
-async def test_frames_say_that_a_member_lives_and_how_late_they_are(setup: Setup) -> None:
+async def test_frames_report_that_a_member_lives_and_how_late_they_are(setup: Setup) -> None:
     socket_of = await setup.join(make_hello())
     members = setup.core.state.members
     await until("a member", lambda: "uid-0" in members)
     async with line_of(setup) as line:
         before = members["uid-0"].last_seen
         line.send(Beat(Kind.ALIVE, 7, wants_answer=True, delay=0.25))
-        assert await line.answer() == Beat(Kind.HEARD, 7)
+        assert await line.answer() == Beat(Kind.KNOWN, 7)
         assert members["uid-0"].last_seen > before
         assert members["uid-0"].delay == 0.25
         line.send(Beat(Kind.ALIVE, 8, wants_answer=True, delay=1e6))
@@ -95,17 +95,17 @@ async def test_who_is_no_member_is_answered_without_asking(setup: Setup) -> None
     async with line_of(setup, "uid-7") as line:
         line.send(Beat(Kind.ALIVE, 7))
         assert await line.answer() == Beat(Kind.UNKNOWN, 7)
-        assert (await setup.status()).heard == ("uid-7",)
+        assert (await setup.status()).agents_in_contact == ("uid-7",)
 
 
-async def test_a_worker_that_imports_torch_is_heard_of_and_not_called_unknown(
+async def test_a_worker_that_imports_torch_is_in_contact_and_not_called_unknown(
     setup: Setup,
 ) -> None:
     async with line_of(setup, "uid-7") as line:
         line.send(Beat(Kind.IMPORTING, 1), Beat(Kind.IMPORTING, 2, wants_answer=True))
-        assert await line.answer() == Beat(Kind.HEARD, 2)
+        assert await line.answer() == Beat(Kind.KNOWN, 2)
     assert 0 in setup.core.state.importing
-    assert (await setup.status()).heard == ("uid-7",)
+    assert (await setup.status()).agents_in_contact == ("uid-7",)
 
 
 @pytest.mark.parametrize("header", [{}, {"Upgrade": "websocket", "Connection": "Upgrade"}])
@@ -129,7 +129,7 @@ async def test_what_is_no_frame_ends_the_connection_and_is_no_sign_of_life(setup
     async with line_of(setup) as line:
         line.writer.write(b"POST /v1/heartbeat/uid-0 HTTP/1.1\r\n\r\n")
         assert await line.ended()
-    assert (await setup.status()).heard == ()
+    assert (await setup.status()).agents_in_contact == ()
 
 
 async def test_an_open_connection_for_heartbeats_costs_no_task(setup: Setup) -> None:
@@ -141,7 +141,7 @@ async def test_an_open_connection_for_heartbeats_costs_no_task(setup: Setup) -> 
         assert len(setup.server.connections) >= 10
 
 
-async def test_the_longest_silent_connection_makes_room_for_the_successors_of_dead_nodes(
+async def test_the_longest_idle_connection_makes_room_for_the_successors_of_dead_nodes(
     setup: Setup,
 ) -> None:
     most = setup.server._most_connections()
@@ -177,11 +177,13 @@ async def test_what_a_busy_loop_has_not_read_yet_is_not_held_against_a_member(
                 await asyncio.sleep(0)
             assert "uid-0" in core.state.members
             core.state.members.on_seen(core.state.members["uid-0"], now - 60.0)
-            await until("the loss of who is silent", lambda: "uid-0" not in core.state.members)
+            await until(
+                "the loss of who is unresponsive", lambda: "uid-0" not in core.state.members
+            )
             ticking.cancel()
 
 
-async def test_a_member_that_is_silent_is_lost_after_its_timeout(setup: Setup) -> None:
+async def test_a_member_that_is_unresponsive_is_lost_after_its_timeout(setup: Setup) -> None:
     socket_of = await setup.join(make_hello())
     members = setup.core.state.members
     await until("a member", lambda: "uid-0" in members)

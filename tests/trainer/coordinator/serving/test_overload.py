@@ -105,9 +105,9 @@ async def test_a_stall_of_seconds_costs_no_member_no_connection_and_no_generatio
             await until("a generation", lambda: all(one.has_begun for one in agents))
             before = [agent.connections for agent in agents]
             process.send_signal(signal.SIGSTOP)
-            await until("a stall", lambda: max(silences(agents)) >= STALL_SECONDS)
+            await until("a stall", lambda: max(times_without_answer(agents)) >= STALL_SECONDS)
             process.send_signal(signal.SIGCONT)
-            await until("answers to all", lambda: max(silences(agents)) == 0)
+            await until("answers to all", lambda: max(times_without_answer(agents)) == 0)
             status = await asyncio.to_thread(status_of, url)
             after = [agent.connections for agent in agents]
     assert [member.lost for member in status.members] == [""] * AGENTS
@@ -117,9 +117,9 @@ async def test_a_stall_of_seconds_costs_no_member_no_connection_and_no_generatio
     assert "WorkerLost" not in {event.reason for event in status.events}
 
 
-def silences(agents: list[StubAgent]) -> list[float]:
+def times_without_answer(agents: list[StubAgent]) -> list[float]:
     """For how many seconds agents have had no answer."""
-    return [agent.heartbeat.unheard_seconds() for agent in agents]
+    return [agent.heartbeat.unanswered_seconds() for agent in agents]
 
 
 # --- behind ---------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
     sizes = {"replicas": 2, "min_replicas": 2, "max_replicas": 2}
     async with serving(tmp_path, **sizes, **PATIENT) as setup:
         reading = await setup.join(make_hello(0))
-        async with silent_reader(setup, make_hello(1)):
+        async with stopped_reader(setup, make_hello(1)):
             state = setup.core.state
             await until("two members", lambda: len(state.members) == 2)
             texts = 0
@@ -198,7 +198,7 @@ async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
 
 
 @contextlib.asynccontextmanager
-async def silent_reader(setup: Setup, hello: Hello) -> AsyncIterator[None]:
+async def stopped_reader(setup: Setup, hello: Hello) -> AsyncIterator[None]:
     """It says hello, and never reads an answer after the handshake."""
     socket = await setup.join(hello)
     assert socket._response.connection is not None

@@ -158,8 +158,8 @@ async def test_agents_that_do_not_answer_delay_nobody(
 ) -> None:
     monkeypatch.setattr(arrivals, "PIECE_SECONDS", NEVER)
     async with serving(tmp_path, **PATIENT) as setup:
-        silent = [Odd(setup, index, RECORD) for index in range(MOST_ASKED - 1)]
-        for one in silent:
+        idle = [Odd(setup, index, RECORD) for index in range(MOST_ASKED - 1)]
+        for one in idle:
             await one.connect()
             assert isinstance(await one.receive(), RecordWanted)
         for index in (3, 4):
@@ -167,7 +167,7 @@ async def test_agents_that_do_not_answer_delay_nobody(
             await good.connect()
             await good.answer()
         assert {*setup.core.state.members} == {"uid-3", "uid-4"}
-        for one in silent:
+        for one in idle:
             await one.socket.close()
 
 
@@ -176,10 +176,10 @@ async def test_when_none_answers_in_time_the_next_are_asked(
 ) -> None:
     monkeypatch.setattr(arrivals, "PIECE_SECONDS", 0.05)
     async with serving(tmp_path, **PATIENT) as setup:
-        silent = [Odd(setup, index, RECORD) for index in range(MOST_ASKED + 1)]
-        for one in silent:
+        idle = [Odd(setup, index, RECORD) for index in range(MOST_ASKED + 1)]
+        for one in idle:
             await one.connect()
-        assert all([await one.is_closed() for one in silent])
+        assert all([await one.is_closed() for one in idle])
         monkeypatch.setattr(arrivals, "PIECE_SECONDS", 60.0)
         good = Odd(setup, 5, RECORD)
         await good.connect()

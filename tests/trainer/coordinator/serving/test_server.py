@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
-from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
+from regroup_trainer.coordinator.coordinator_status import CONTACT_SECONDS, agents_in_contact
 from regroup_trainer.coordinator.core import MOST_UNKNOWN, TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.serving import arrivals, volume_work
@@ -414,17 +414,17 @@ async def test_messages_of_another_generation_do_not_delay_heartbeats(
     await socket.close()
 
 
-async def test_agents_get_through_while_silent_connections_fill_the_port(setup: Setup) -> None:
+async def test_agents_get_through_while_idle_connections_fill_the_port(setup: Setup) -> None:
     socket = await setup.join(make_hello())
     assert sent_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
     host, port = setup.url.removeprefix("http://").split(":")
-    silent = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
     assert len(setup.server.connections) <= 2 + SPARE_CONNECTIONS
     other = await setup.join(make_hello(1))
     assert sent_message.validate_json(await other.receive_str(timeout=10)).kind == "welcome"
     assert not socket.closed
     assert (await setup.status()).members
-    for _, writer in silent:
+    for _, writer in idle:
         writer.close()
     await other.close()
     await socket.close()
@@ -488,9 +488,9 @@ async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup
     importing = setup.core.state.importing
     await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
     assert not unknown.is_set()
-    assert (await setup.status()).heard == ("uid-0",)
+    assert (await setup.status()).agents_in_contact == ("uid-0",)
     socket = await setup.join(make_hello())
-    assert (await setup.status()).heard == ()
+    assert (await setup.status()).agents_in_contact == ()
     heartbeat.is_warm = True
     members = setup.core.state.members
     await asyncio.to_thread(wait_until, "a member", lambda: members)
@@ -511,12 +511,12 @@ async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup
     await socket.close()
 
 
-async def test_an_agent_is_heard_of_as_soon_as_it_starts(setup: Setup) -> None:
+async def test_an_agent_is_in_contact_as_soon_as_it_starts(setup: Setup) -> None:
     heartbeat = Heartbeat(setup.url, TOKEN, "uid/0", 0, 60.0, lambda: None)
     heartbeat.start()
     importing = setup.core.state.importing
     await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
-    assert (await setup.status()).heard == ("uid/0",)
+    assert (await setup.status()).agents_in_contact == ("uid/0",)
     heartbeat.stop()
     await asyncio.to_thread(heartbeat.join, 5)
 
@@ -525,18 +525,18 @@ async def test_only_recent_signs_of_life_are_reported(setup: Setup) -> None:
     now = time.monotonic()
     for age in range(2000):
         setup.core.on_importing(0, f"uid-{age}", now - age / 100)
-    heard = heard_of(setup.core.state, now)
-    assert heard is not None
-    assert heard[:2] == ("uid-0", "uid-1")
-    assert len(heard) == HEARD_SECONDS * 100
+    named = agents_in_contact(setup.core.state, now)
+    assert named is not None
+    assert named[:2] == ("uid-0", "uid-1")
+    assert len(named) == CONTACT_SECONDS * 100
 
 
-async def test_nothing_is_said_of_whom_it_hears_where_an_agent_does_not_give_its_name(
+async def test_no_contacts_are_reported_where_an_agent_does_not_give_its_name(
     setup: Setup,
 ) -> None:
     async with setup.session.post(f"{setup.url}/v1/importing/0") as response:
         assert response.status == 204
-    assert (await setup.status()).heard is None
+    assert (await setup.status()).agents_in_contact is None
 
 
 async def leave(setup: Setup, socket: aiohttp.ClientWebSocketResponse, name: str) -> None:

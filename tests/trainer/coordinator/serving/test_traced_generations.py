@@ -50,7 +50,7 @@ def test_a_start_a_recovery_and_a_change_of_size_have_a_trace_each() -> None:
 
 def test_the_parts_of_a_recovery_add_up_to_it() -> None:
     job = make_job()
-    job.silence(next(iter(job.agents.values())))
+    job.cut_off(next(iter(job.agents.values())))
     job.wait(10.0)
     spans = job.newest
     parts = [span for path, span in spans.items() if path != ROOT and "/" not in path]
@@ -92,7 +92,7 @@ def test_a_loss_before_an_agreed_end_is_a_recovery() -> None:
     first.stuck_in = "it computes for long"
     job.ask_to_leave(third)
     job.wait(0.5)
-    job.silence(first)
+    job.cut_off(first)
     job.wait(10.0)
     assert job.names[1] == "recovery"
     assert "agreed end" not in job.traces[1]
@@ -144,7 +144,7 @@ def test_traces_change_no_decision() -> None:
         job = kind(make_desired(steps=5000))
         agents = [job.add_agent(index) for index in range(3)]
         job.wait(3.0)
-        job.silence(agents[1])
+        job.cut_off(agents[1])
         job.wait(6.0)
         job.add_agent(1, "node-new")
         job.wait(6.0)

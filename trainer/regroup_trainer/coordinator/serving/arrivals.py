@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class AgentConnection:
-    """The WebSocket of an agent that has said hello."""
+    """The WebSocket of an agent that has sent its hello."""
 
     name: str
     socket: web.WebSocketResponse
@@ -180,7 +180,9 @@ async def send_frame(socket: web.WebSocketResponse, frame: bytes) -> None:
 
 
 async def close(socket: web.WebSocketResponse, code: WSCloseCode = WSCloseCode.OK) -> None:
-    """Close a connection."""
+    """Send the code of closing, unless the connection has closed; what still waits to be sent is
+    dropped.
+    """
     with contextlib.suppress(ConnectionError):
         await socket.close(code=code, drain=False)
 

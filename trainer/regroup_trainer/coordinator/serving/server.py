@@ -27,8 +27,8 @@ from regroup_trainer.coordinator.coordinator_status import (
     NEWS_SECONDS,
     ShownStatus,
     StatusLines,
+    agents_in_contact,
     handed_over,
-    heard_of,
     message_of,
     phase_of,
 )
@@ -49,7 +49,7 @@ from regroup_trainer.coordinator.serving.arrivals import (
     send_frame,
 )
 from regroup_trainer.coordinator.serving.inbox import Inbox
-from regroup_trainer.coordinator.serving.series_keeper import SeriesKeeper
+from regroup_trainer.coordinator.serving.series_store import SeriesStore
 from regroup_trainer.coordinator.serving.volume_work import VolumeWork
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.desired import Desired, Lost
@@ -140,7 +140,7 @@ class Server:
         self._over = False
         """Whether a successor decides now."""
         self._volume = VolumeWork(core, self._do, self._give_way)
-        self._series = SeriesKeeper(lambda: Path(core.state.desired.directory))
+        self._series = SeriesStore(lambda: Path(core.state.desired.directory))
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = Connections(self._most_connections)
         self._registry: CollectorRegistry = make_registry(core.state)
@@ -240,7 +240,7 @@ class Server:
 
     async def _read_before_a_loss(self) -> float:
         """Until when all heartbeats that have arrived are known. Before a member is lost by its
-        silence, what this loop was too busy to read is read.
+        time without contact, what this loop was too busy to read is read.
         """
         now, state = time.monotonic(), self._core.state
         if state.members.expired(state.desired, now):
@@ -404,7 +404,9 @@ class Server:
         """The status, with a sequence above `after` where there is one."""
         now = time.monotonic()
         status = self._shown.at(now, self._sequence, self._published, after)
-        return status.model_copy(update={"heard": heard_of(self._core.state, now)})
+        return status.model_copy(
+            update={"agents_in_contact": agents_in_contact(self._core.state, now)}
+        )
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         least, longest = WATCH_LINE_SECONDS

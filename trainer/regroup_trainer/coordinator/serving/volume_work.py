@@ -56,7 +56,7 @@ class VolumeWork:
         if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
             why = f"the volume has not answered for {VOLUME_SECONDS:.0f} s"
             log.error("cannot reserve a generation number yet in %s: %s", directory, why)
-            self._do(self._core.on_reservation_silent(why, time.monotonic()))
+            self._do(self._core.on_reservation_unanswered(why, time.monotonic()))
         try:
             number, newest = await answer
         except OSError as error:

@@ -1,10 +1,10 @@
-"""The clock of silence stands while this process itself is late."""
+"""The clock of contact stands while this process itself is late."""
 
 from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.hearing_clock import LONGEST_TICK_SECONDS, HearingClock
+from regroup_operator.controller.contact_clock import LONGEST_TICK_SECONDS, ContactClock
 
 
 class Time:
@@ -23,7 +23,7 @@ def time() -> Time:
 
 
 def test_it_runs_as_any_clock_while_the_loop_is_in_time(time: Time) -> None:
-    clock = HearingClock(time)
+    clock = ContactClock(time)
     began = clock.now()
     for _ in range(50):
         time.seconds += 0.1
@@ -32,7 +32,7 @@ def test_it_runs_as_any_clock_while_the_loop_is_in_time(time: Time) -> None:
 
 
 def test_a_loop_that_stood_for_a_minute_adds_no_more_than_one_tick(time: Time) -> None:
-    clock = HearingClock(time)
+    clock = ContactClock(time)
     began = clock.now()
     time.seconds += 60.0
     assert clock.now() - began == pytest.approx(LONGEST_TICK_SECONDS)
@@ -41,7 +41,7 @@ def test_a_loop_that_stood_for_a_minute_adds_no_more_than_one_tick(time: Time) -
 
 
 def test_it_never_goes_back(time: Time) -> None:
-    clock = HearingClock(time)
+    clock = ContactClock(time)
     last = clock.now()
     for late in (0.05, 3.0, 0.1, 0.0, 0.3, 0.01):
         time.seconds += late

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.coordinator.serving import series_keeper
-from regroup_trainer.coordinator.serving.series_keeper import KEPT_SECONDS, SeriesKeeper
+from regroup_trainer.coordinator.serving import series_store
+from regroup_trainer.coordinator.serving.series_store import KEPT_SECONDS, SeriesStore
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series
 from regroup_trainer.protocol.rank_messages import Progress
@@ -26,26 +26,26 @@ def steps(text: str) -> list[int]:
 
 
 async def test_a_successor_goes_on(tmp_path: Path) -> None:
-    first = SeriesKeeper(lambda: tmp_path)
+    first = SeriesStore(lambda: tmp_path)
     await first.load()  # there is nothing yet
     for step in range(3):
         first.record(report(step), 2, now=1.0, wall=10.0 + step)
     await first.end()
-    second = SeriesKeeper(lambda: tmp_path)
+    second = SeriesStore(lambda: tmp_path)
     second.record(report(3), 1, now=1.0, wall=20.0)
     await second.load()
     assert steps(second.text()) == [0, 1, 2, 3]
 
 
 async def test_it_is_written_from_time_to_time(tmp_path: Path) -> None:
-    keeper = SeriesKeeper(lambda: tmp_path)
-    keeper.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
+    store = SeriesStore(lambda: tmp_path)
+    store.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
     file = tmp_path / SERIES_FILE
     await until("the file", file.exists)
-    keeper.record(report(2), 2, now=KEPT_SECONDS + 2, wall=20.0)
-    keeper.record(report(2), 2, now=KEPT_SECONDS + 3, wall=20.0)
+    store.record(report(2), 2, now=KEPT_SECONDS + 2, wall=20.0)
+    store.record(report(2), 2, now=KEPT_SECONDS + 3, wall=20.0)
     assert steps(file.read_text()) == [1]
-    await keeper.end()
+    await store.end()
     assert steps(file.read_text()) == [1, 2]
     assert [path.name for path in tmp_path.iterdir()] == [SERIES_FILE]
 
@@ -53,25 +53,25 @@ async def test_it_is_written_from_time_to_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", '{"points": 3}', '{"points": [], "more": 1}'])
 async def test_what_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
     (tmp_path / SERIES_FILE).write_text(content)
-    keeper = SeriesKeeper(lambda: tmp_path)
-    await keeper.load()
-    assert steps(keeper.text()) == []
+    store = SeriesStore(lambda: tmp_path)
+    await store.load()
+    assert steps(store.text()) == []
 
 
-async def test_a_volume_that_refuses_or_is_silent_stops_nothing(
+async def test_a_volume_that_refuses_or_is_unresponsive_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = SeriesKeeper(lambda: tmp_path / "missing")
+    refused = SeriesStore(lambda: tmp_path / "missing")
     refused.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
     await refused.end()
     assert steps(refused.text()) == [1]
-    monkeypatch.setattr(series_keeper, "VOLUME_SECONDS", 0.01)
+    monkeypatch.setattr(series_store, "VOLUME_SECONDS", 0.01)
     held = threading.Event()
-    monkeypatch.setattr(series_keeper, "read", lambda _file: held.wait(60) and None)
-    silent = SeriesKeeper(lambda: tmp_path)
-    await silent.load()
+    monkeypatch.setattr(series_store, "read", lambda _file: held.wait(60) and None)
+    stuck = SeriesStore(lambda: tmp_path)
+    await stuck.load()
     held.set()
-    assert steps(silent.text()) == []
+    assert steps(stuck.text()) == []
 
 
 async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Pat
 
 
 async def test_a_coordinator_serves_what_its_predecessor_has_kept(tmp_path: Path) -> None:
-    former = SeriesKeeper(lambda: tmp_path / "job")
+    former = SeriesStore(lambda: tmp_path / "job")
     (tmp_path / "job").mkdir()
     former.record(report(7), 2, now=1.0, wall=10.0)
     await former.end()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 
 
-class SeriesKeeper:
+class SeriesStore:
     """The series of one coordinator. A volume that does not answer costs it nothing but points."""
 
     def __init__(self, directory: Callable[[], Path]) -> None:

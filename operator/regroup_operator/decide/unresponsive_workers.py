@@ -1,13 +1,14 @@
-"""Replaces workers that run and are not heard of. Pure.
+"""Replaces workers that run and do not reach their coordinator. Pure.
 
-An agent shows life as soon as it starts, before its template imports torch. So a worker of which
-nothing is heard has hung, or it looks for the coordinator at a wrong place. It costs the job a
+An agent shows life as soon as it starts, before its template imports torch. So a worker without
+a sign of life has hung, or it looks for the coordinator at a wrong place. It costs the job a
 worker for ever, although its pod is Running. Where the Service's address has changed, it is sent
-the new one. A member that falls silent is not meant here: its coordinator reports it as lost
-(`losses`).
+the new one. A member that becomes unresponsive is not meant here: its coordinator reports it as
+lost (`losses`).
 
-Where nothing is heard of any other worker either, the fault is likely elsewhere, and nothing is
-replaced. A coordinator of an older release does not report `heard`: nothing is replaced then.
+Where no other worker shows life either, the fault is likely elsewhere, and nothing is
+replaced. A coordinator of an older release does not report `agents_in_contact`: nothing is replaced
+then.
 """
 
 from __future__ import annotations
@@ -25,29 +26,33 @@ from regroup_trainer.protocol.waiting_reasons import WaitingReason
 UNREACHED_SECONDS = 15.0
 """How long the coordinator's new address is sent to a worker in vain before it is replaced."""
 NAMED_SECONDS = 10.0
-"""Silence after which the status names a worker."""
-SILENT_SECONDS = 30.0
-"""Silence after which it is replaced."""
+"""Time without contact after which the status names a worker."""
+UNRESPONSIVE_SECONDS = 30.0
+"""Time without contact after which it is replaced."""
 FRESH_SECONDS = 5.0
-"""Another worker is heard of when its last sign of life is not older."""
+"""Another worker is in contact when its last sign of life is not older."""
 
 
-def replace_silent(job: Job, observed: Observed, status: TrainingJobStatus, now: datetime) -> Step:
-    """Delete the workers that were silent for too long. Their places are taken by new pods.
+def replace_unresponsive(
+    job: Job, observed: Observed, status: TrainingJobStatus, now: datetime
+) -> Step:
+    """Delete the workers that were unresponsive for too long. Their places are taken by new pods.
 
-    It counts as a failure of the node, whose network may be broken: else the next pod may fall
-    silent there, too.
+    It counts as a failure of the node, whose network may be broken: else the next pod may become
+    unresponsive there, too.
     """
-    silent = [pod for pod, seconds in _silent(observed).items() if seconds >= SILENT_SECONDS]
-    why = f"it runs, but its coordinator heard nothing of it for {SILENT_SECONDS:.0f} s"
-    reasons = dict.fromkeys(silent, why)
+    late = [
+        pod for pod, seconds in _unresponsive(observed).items() if seconds >= UNRESPONSIVE_SECONDS
+    ]
+    why = f"it runs, but its coordinator got nothing from it for {UNRESPONSIVE_SECONDS:.0f} s"
+    reasons = dict.fromkeys(late, why)
     for pod in stranded(observed):
         if observed.unreached_seconds.get(pod.uid, 0.0) >= UNREACHED_SECONDS:
             reasons[pod] = (
                 f"it looks for the coordinator at {pod.coordinator_address}, where it is no more, "
                 "and does not take the new address"
             )
-    counted = count_node_failures(status, silent, job.policies.node_failure, now)
+    counted = count_node_failures(status, late, job.policies.node_failure, now)
     replaced = {pod: _replaced_event(pod, why) for pod, why in reasons.items()}
     return Step(
         counted.status,
@@ -58,7 +63,7 @@ def replace_silent(job: Job, observed: Observed, status: TrainingJobStatus, now:
 
 def _replaced_event(pod: Pod, why: str) -> Event:
     text = f"worker pod {pod.name} on node {pod.node} is replaced: {why}"
-    return Event("Warning", "WorkerSilent", text, pod.uid)
+    return Event("Warning", "WorkerUnresponsive", text, pod.uid)
 
 
 def send_address(observed: Observed) -> tuple[SendAddress, ...]:
@@ -74,54 +79,59 @@ def stranded(observed: Observed) -> tuple[Pod, ...]:
     service, report = observed.service, observed.coordinator.answer
     if service is None or not service.address or report is None:
         return ()
-    heard_of = observed.coordinator.live_members | frozenset(report.heard or ())
+    in_contact = observed.coordinator.live_members | frozenset(report.agents_in_contact or ())
     return tuple(
         pod
         for pod in observed.workers
         if pod.alive
         and pod.phase == "Running"
         and pod.ip
-        and pod.uid not in heard_of
+        and pod.uid not in in_contact
         and pod.coordinator_address not in ("", service.address)
     )
 
 
-def name_silent(observed: Observed) -> Waiting | None:
-    """The worker that has been silent the longest, once that is worth a word."""
-    silent = _silent(observed)
-    pod = max(silent, key=lambda pod: silent[pod], default=None)
-    if pod is None or silent[pod] < NAMED_SECONDS:
+def name_unresponsive(observed: Observed) -> Waiting | None:
+    """The worker that has been unresponsive the longest, once that is worth a message."""
+    found = _unresponsive(observed)
+    pod = max(found, key=lambda pod: found[pod], default=None)
+    if pod is None or found[pod] < NAMED_SECONDS:
         return None
     return Waiting.of(
-        WaitingReason.WorkerSilent,
-        f"worker pod {pod.name} on node {pod.node} runs, but its coordinator hears nothing of it: "
-        f"it is replaced {SILENT_SECONDS:.0f} s after its last sign of life "
+        WaitingReason.WorkerUnresponsive,
+        f"worker pod {pod.name} on node {pod.node} runs, but its coordinator receives nothing "
+        f"from it: it is replaced {UNRESPONSIVE_SECONDS:.0f} s after its last sign of life "
         f"(see kubectl logs {pod.name})",
     )
 
 
-def silence_due(observed: Observed) -> float | None:
-    """Seconds until a silent worker may have to be named or replaced; None while none is silent."""
-    ends = (NAMED_SECONDS, SILENT_SECONDS)
+def unresponsive_due(observed: Observed) -> float | None:
+    """Seconds until an unresponsive worker may have to be named or replaced; None while there is
+    none.
+    """
+    ends = (NAMED_SECONDS, UNRESPONSIVE_SECONDS)
     left = [
-        end - seconds for seconds in _silent(observed).values() for end in ends if end > seconds
+        end - seconds
+        for seconds in _unresponsive(observed).values()
+        for end in ends
+        if end > seconds
     ]
     return min(left, default=None)
 
 
-def _silent(observed: Observed) -> dict[Pod, float]:
+def _unresponsive(observed: Observed) -> dict[Pod, float]:
     """Running workers that are no members, with the seconds since their last sign of life, while
-    others are heard of.
+    others are in contact.
     """
     view = observed.coordinator
     if view.status is None or view.failures or view.knows_cut_off:
         return {}
     known = {member.member for member in view.status.members}
-    seconds = view.silent_seconds
+    seconds = view.no_contact_seconds
     running = [pod for pod in observed.workers if pod.alive and pod.uid in seconds]
-    heard = {pod.uid for pod in running if seconds[pod.uid] < FRESH_SECONDS}
+    fresh = {pod.uid for pod in running if seconds[pod.uid] < FRESH_SECONDS}
     return {
         pod: seconds[pod.uid]
         for pod in running
-        if pod.uid not in known and len(heard) > (pod.uid in heard)
+        if pod.uid not in known and len(fresh) > (pod.uid in fresh)
     }

@@ -18,9 +18,9 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.rank import rank_process
 from tests.support.waiting import wait_until
 
-SILENT, FAILING = "silent", "failing"
+UNRESPONSIVE, FAILING = "unresponsive", "failing"
 """While such a file is in the job's directory, reading what its name says waits, or gives an error:
-`samples-silent`.
+`samples-unresponsive`.
 """
 SAMPLES, OPENING, CHECKPOINT = "samples", "opening", "checkpoint"
 
@@ -30,10 +30,10 @@ def run(assignment: Assignment, channel: Channel) -> int:
     directory = Path(assignment.record.desired.directory)
 
     def unsteady(what: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        silent, failing = (directory / f"{what}-{how}" for how in (SILENT, FAILING))
+        unresponsive, failing = (directory / f"{what}-{how}" for how in (UNRESPONSIVE, FAILING))
 
         def read(*arguments: Any) -> Any:
-            wait_until("the volume", lambda: not silent.exists(), 250.0, every=0.05)
+            wait_until("the volume", lambda: not unresponsive.exists(), 250.0, every=0.05)
             if failing.exists():
                 raise OSError(errno.EIO, os.strerror(errno.EIO), f"/data/{what}.bin")
             return plain(*arguments)

@@ -9,7 +9,7 @@ from types import TracebackType
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 
-class SilentServer(LoopbackServer):
+class UnresponsiveServer(LoopbackServer):
     """Answers each request with 204 while `answers`, and not at all otherwise."""
 
     def __init__(self, *, answers: bool) -> None:
@@ -31,13 +31,13 @@ class SilentServer(LoopbackServer):
         self._ends.set()
         super().__exit__(kind, error, trace)
 
-    def _handler(silent) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                if not silent.answers:
-                    silent._ends.wait(30)
+                if not server.answers:
+                    server._ends.wait(30)
                     return
                 self.send_response(204)
                 self.end_headers()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regroup_trainer.protocol.backoff import MOST_PATIENCE, Patience, backoff_seconds
+from regroup_trainer.system.backoff import MOST_PATIENCE, Patience, backoff_seconds
 
 
 def test_pauses_double_up_to_the_longest() -> None:
