@@ -25,11 +25,14 @@ COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself
 
 
 def page(found: Mapping[str, Observed]) -> str:
-    """The whole page. Raises KeyError when a fault was not observed."""
-    rows = [_row(fault, found[fault.slug]) for fault in FAULTS]
+    """The whole page; it names the faults that were not tried."""
+    tried = [fault for fault in FAULTS if fault.slug in found]
+    left = ", ".join(fault.name for fault in FAULTS if fault.slug not in found)
+    note = _wrapped(f"Not tried when this page was written: {left}.") + "\n\n" if left else ""
+    rows = [_row(fault, found[fault.slug]) for fault in tried]
     table = "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *map(_cells, rows)])
-    sections = [_section(fault, found[fault.slug]) for fault in FAULTS]
-    return "\n".join([HEAD, table, "", "\n".join(sections)])
+    sections = [_section(fault, found[fault.slug]) for fault in tried]
+    return "\n".join([HEAD, f"{note}{table}", "", "\n".join(sections)])
 
 
 def _cells(cells: tuple[str, ...]) -> str:
