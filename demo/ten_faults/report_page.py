@@ -19,7 +19,8 @@ divided by {FACTOR}: an hour is a minute.
 
 For each fault the command knows which alert should fire and which words `kubectl trainingjob why`
 should say, and fails where they differ. Times are from the fault on, but for "trains again" where
-somebody has to act: from then on. Two cores run all three nodes; your cluster is faster.
+somebody has to act: from then on. Two cores run all three nodes and the commands, beside other
+work; times include that of the commands themselves, and your cluster is faster.
 """
 COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself", "trains again")
 
