@@ -177,11 +177,9 @@ def _fault(job: JobRecord, now: datetime) -> tuple[str, str] | None:
     if made is not None and (now - made).total_seconds() > STALL_SECONDS:
         stands = f"no step for {age(made, now)}, after step {progress.step}"
         return NO_PROGRESS, f"{stands}: a rank hangs, or a save, an evaluation or data take so long"
-    for kind, value in (("Degraded", "True"), ("Checkpointed", "False")):
-        condition = job.status.condition(kind)
-        if condition is None or condition.status != value or condition.reason == "NoCheckpoint":
-            continue
-        return condition.reason, condition.message
+    for condition in notable(job.status.conditions):
+        if condition.type in ("Degraded", "Checkpointed") and condition.reason != "NoCheckpoint":
+            return condition.reason, condition.message
     return None
 
 
