@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Error, Page, sync_playwright
@@ -10,16 +12,37 @@ from demo.errors import StoryError
 from demo.programs import chromium
 
 SECONDS = 180
-WIDTH, HEIGHT = 1000, 900
+WIDTH, HEIGHT = 920, 640
 SHOWN = (
     "#facts dd",
-    "#timeline svg, #timeline div, #timeline canvas",
+    "#timeline > *",
     "#chart canvas",
     "#workers td",
     "#events td",
     "#logs:not(:empty)",
 )
 """The parts of a job's page that have content."""
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Take a picture of a whole page of this machine. Raises StoryError."""
+    try:
+        with chromium_page() as tab:
+            tab.goto(page.as_uri())
+            tab.screenshot(path=picture, full_page=True)
+    except Error as error:
+        raise StoryError(f"Chromium cannot show {page}: {error}") from error
+
+
+@contextmanager
+def chromium_page() -> Iterator[Page]:
+    """An empty page in a browser of its own."""
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        try:
+            yield browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        finally:
+            browser.close()
 
 
 def open_job(address: str, job: str, picture: Path) -> str:
@@ -29,12 +52,9 @@ def open_job(address: str, job: str, picture: Path) -> str:
     """
     complaints: list[str] = []
     try:
-        with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        with chromium_page() as page:
             page.on("pageerror", lambda error: complaints.append(str(error)))
             text = _look(page, address, job, picture)
-            browser.close()
     except Error as error:
         raise StoryError(f"the web page does not show {job}: {error}") from error
     if complaints:
@@ -48,5 +68,5 @@ def _look(page: Page, address: str, job: str, picture: Path) -> str:
     page.get_by_role("link", name=job, exact=True).click()
     for part in SHOWN:
         page.locator(part).first.wait_for()
-    page.screenshot(path=picture)
+    page.screenshot(path=picture, full_page=True)
     return page.locator("#job-view").inner_text()

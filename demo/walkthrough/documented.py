@@ -35,8 +35,8 @@ _PYTORCH_JOB, _SCRIPT = "docs/tasks/move-from-pytorchjob.md", "docs/start/your-s
 INSTALL = Documented(
     _INSTALL,
     "helm install regroup charts/regroup -n regroup-system --create-namespace --wait "
-    "--set image.repository=REGISTRY/regroup-operator,image.tag=TAG "
-    "--set trainer.image.repository=REGISTRY/regroup-trainer,trainer.image.tag=TAG",
+    "--set-string image.repository=REGISTRY/regroup-operator,image.tag=TAG "
+    "--set-string trainer.image.repository=REGISTRY/regroup-trainer,trainer.image.tag=TAG",
 )
 TEST = Documented(_INSTALL, "helm test regroup -n regroup-system --logs")
 ROLLOUT = Documented(_CLUSTER, "kubectl -n regroup-system rollout status deployment regroup")

@@ -13,11 +13,10 @@ from typing import Any
 from demo.errors import StoryError
 from demo.installation import RELEASE, ROOT, SYSTEM, Image
 from demo.kubectl import Kubectl
-from demo.picture.browser import photograph
 from demo.screen import Screen
 from demo.waiting import wait_for
 from demo.walkthrough import cells, documented
-from demo.walkthrough.browser import open_job
+from demo.walkthrough.browser import open_job, photograph
 from demo.walkthrough.notebook import Notebook
 from demo.walkthrough.terminal import Terminal
 from demo.walkthrough.transcript import Transcript
@@ -143,7 +142,7 @@ def submit(walk: Walk) -> None:
     walk.require("the loss has points over time", "points" in shown, shown)
     drawn = walk.terminal.folder / "notebook.html"
     drawn.write_text(walk.notebook.page())
-    photograph(drawn, walk.pictures / NOTEBOOK_PICTURE, width=910, height=1180)
+    photograph(drawn, walk.pictures / NOTEBOOK_PICTURE)
     walk.transcript.picture(f"../pictures/{NOTEBOOK_PICTURE}", "The notebook while the job trains")
 
 
