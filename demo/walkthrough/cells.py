@@ -22,13 +22,13 @@ def train(lr: float, steps: int) -> None:
     for inputs, targets in session.batches(data, steps=steps, global_batch_size=96):
         session.backward(nn.functional.mse_loss(model(inputs), targets))
         session.step()
-        time.sleep(0.05)
+        time.sleep(0.2)
 '''
 SUBMIT = """
 client = TrainingClient(backend="kubernetes")
 job = client.train(
     train,
-    func_args={"lr": 0.003, "steps": 100_000},
+    func_args={"lr": 0.003, "steps": 10_000},
     name="sine",
     workers=(2, 4),
     claim="shared",
@@ -70,3 +70,9 @@ print({name: tuple(weight.shape) for name, weight in exported.items()})
 NEWEST = """
 print(job.status.progress.step, job.metrics()[-1].step)
 """
+CONTINUED = """
+from regroup import TrainingClient
+
+job = TrainingClient().job("sine")
+"""
+"""In a new notebook, for a walk that goes on later."""

@@ -41,6 +41,7 @@ INSTALL = Documented(
 TEST = Documented(_INSTALL, "helm test regroup -n regroup-system --logs")
 ROLLOUT = Documented(_CLUSTER, "kubectl -n regroup-system rollout status deployment regroup")
 DOCTOR = Documented(_COMMANDS, "kubectl trainingjob doctor --claim shared --yes")
+CHECKPOINT = Documented(_COMMANDS, "kubectl trainingjob checkpoint now gpt")
 PAGE = Documented("docs/tasks/web-page.md", "kubectl trainingjob ui")
 SCALE = Documented("docs/tasks/resize.md", "kubectl trainingjob scale gpt --replicas 4")
 TIMELINE = Documented("docs/tasks/resize.md", "kubectl trainingjob timeline gpt")

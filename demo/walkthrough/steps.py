@@ -149,10 +149,10 @@ def submit(walk: Walk) -> None:
 def watch(walk: Walk) -> None:
     """Watch it on the web page"""
     walk.transcript.words(
-        "The command prints an address, which Chromium opens here. ([The web "
-        "page](../tasks/web-page.md))"
+        "A checkpoint first, so that the page has one to show. The second command prints an "
+        "address, which Chromium opens here. ([The web page](../tasks/web-page.md))"
     )
-    walk.until("a checkpoint", lambda status: bool(status.get("checkpoint", {}).get("lastStep")))
+    walk.terminal.type(documented.CHECKPOINT, {"gpt": JOB})
     with walk.terminal.running(f"{documented.PAGE.typed()} --no-browser") as line:
         found = re.search(r"http://\S+", line)
         if not found:

@@ -47,9 +47,9 @@ class Transcript:
         """What the script has compared."""
         self.words(f"*Checked: {sentence}.*")
 
-    def markdown(self, introduction: str) -> str:
-        """The whole page."""
-        return "\n\n".join([introduction.strip(), *self.parts]) + "\n"
+    def markdown(self) -> str:
+        """All of it."""
+        return "\n\n".join(self.parts) + "\n"
 
     def _clean(self, text: str) -> str:
         for own, other in self.hidden.items():

@@ -30,4 +30,4 @@ def test_cells_run_one_after_the_other_and_show_what_they_print(tmp_path: Path) 
         assert "<progress value=3 max=9>" in opened.page()
         with pytest.raises(StoryError, match="ZeroDivisionError"):
             opened.run("1 / 0")
-    assert "```python\nprint(a)\n```\n\n```text\n3\n```" in transcript.markdown("")
+    assert "```python\nprint(a)\n```\n\n```text\n3\n```" in transcript.markdown()

@@ -23,13 +23,13 @@ def terminal(tmp_path: Path) -> Terminal:
 
 def test_a_command_is_typed_in_the_folder_of_the_user(terminal: Terminal) -> None:
     assert terminal.type(GREET, {"NAME": "you"}, more="; pwd") == f"Hello you\n{terminal.folder}\n"
-    assert "$ echo Hello you; pwd\nHello you\n" in terminal.transcript.markdown("")
+    assert "$ echo Hello you; pwd\nHello you\n" in terminal.transcript.markdown()
 
 
 def test_a_command_that_fails_ends_the_walk_with_what_it_printed(terminal: Terminal) -> None:
     with pytest.raises(StoryError, match="exit code 3: Hello NAME"):
         terminal.type(GREET, more="; exit 3")
-    assert "Hello NAME" in terminal.transcript.markdown("")
+    assert "Hello NAME" in terminal.transcript.markdown()
 
 
 def test_a_command_that_serves_is_ended_by_ctrl_c(terminal: Terminal, tmp_path: Path) -> None:

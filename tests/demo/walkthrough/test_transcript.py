@@ -10,8 +10,8 @@ def test_a_page_has_commands_with_what_they_printed() -> None:
     transcript.heading("1. Install")
     transcript.typed("cat /tmp/user/a", "\x1b[32mfine\x1b[0m: http://127.0.0.1:80/?secret\n")
     transcript.checked("it is fine")
-    assert transcript.markdown("# A page\n") == (
-        "# A page\n\n## 1. Install\n\n"
+    assert transcript.markdown() == (
+        "## 1. Install\n\n"
         "```console\n$ cat ~/a\nfine: http://127.0.0.1:80/?...\n```\n\n"
         "*Checked: it is fine.*\n"
     )
@@ -39,4 +39,4 @@ def test_every_line_fits_the_page() -> None:
     transcript.words("word " * 60)
     transcript.typed("true", "x" * 300 + " " + "y" * 50)
     transcript.block("text", "z " * 120)
-    assert max(map(len, transcript.markdown("").splitlines())) <= WIDTH
+    assert max(map(len, transcript.markdown().splitlines())) <= WIDTH
