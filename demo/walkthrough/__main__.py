@@ -79,24 +79,24 @@ def walk_on_cluster(name: str, screen: Screen, first: int, *, keep: bool) -> Non
             stage.load({image.name: image.path for image in images.values()}, screen)
             make_namespace(stage, NAMESPACE)
         with tempfile.TemporaryDirectory() as folder:
-            walk_in(Path(folder), stage.kubectl, images, screen, first)
+            walk_in(Path(folder), stage, images, screen, first)
     finally:
         if not keep:
             stage.cluster.down()
 
 
 def walk_in(
-    folder: Path, kubectl: Kubectl, images: dict[str, Image], screen: Screen, first: int
+    folder: Path, stage: DevclusterStage, images: dict[str, Image], screen: Screen, first: int
 ) -> None:
     """Take the steps in a folder of the user. Raises StoryError at the first that fails."""
     (folder / "charts").symlink_to(ROOT / "charts")
-    environment = shell(folder, kubectl)
+    environment = shell(folder, stage.kubectl)
     transcript = Transcript(hidden={str(folder): "~", str(ROOT): "~/regroup"})
     terminal = Terminal(folder, environment, transcript, screen)
     with notebook(folder, environment, transcript, screen) as opened:
         if first > 1:
             opened.run(CONTINUED)
-        walk = Walk(terminal, opened, kubectl, images, OUTPUT)
+        walk = Walk(terminal, opened, stage.kubectl, images, stage.volume(NAMESPACE), OUTPUT)
         for number, step in enumerate(STEPS[first - 1 :], first):
             title = (step.__doc__ or "").strip()
             screen.title(f"{number}. {title}")

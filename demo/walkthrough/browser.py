@@ -11,8 +11,8 @@ from playwright.sync_api import Error, Page, sync_playwright
 from demo.errors import StoryError
 from demo.programs import chromium
 
-SECONDS = 180
-WIDTH, HEIGHT = 920, 640
+SECONDS = 300
+WIDTH, HEIGHT = 920, 1190
 SHOWN = (
     "#facts dd",
     "#timeline > *",
@@ -68,5 +68,5 @@ def _look(page: Page, address: str, job: str, picture: Path) -> str:
     page.get_by_role("link", name=job, exact=True).click()
     for part in SHOWN:
         page.locator(part).first.wait_for()
-    page.screenshot(path=picture, full_page=True)
+    page.screenshot(path=picture)
     return page.locator("#job-view").inner_text()

@@ -22,13 +22,13 @@ def train(lr: float, steps: int) -> None:
     for inputs, targets in session.batches(data, steps=steps, global_batch_size=96):
         session.backward(nn.functional.mse_loss(model(inputs), targets))
         session.step()
-        time.sleep(0.2)
+        time.sleep(0.05)
 '''
 SUBMIT = """
 client = TrainingClient(backend="kubernetes")
 job = client.train(
     train,
-    func_args={"lr": 0.003, "steps": 10_000},
+    func_args={"lr": 0.003, "steps": 100_000},
     name="sine",
     workers=(2, 4),
     claim="shared",
