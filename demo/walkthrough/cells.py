@@ -22,13 +22,13 @@ def train(lr: float, steps: int) -> None:
     for inputs, targets in session.batches(data, steps=steps, global_batch_size=96):
         session.backward(nn.functional.mse_loss(model(inputs), targets))
         session.step()
-        time.sleep(0.05)
+        time.sleep(0.2)
 '''
 SUBMIT = """
 client = TrainingClient(backend="kubernetes")
 job = client.train(
     train,
-    func_args={"lr": 0.003, "steps": 100_000},
+    func_args={"lr": 0.003, "steps": 10_000},
     name="sine",
     workers=(2, 4),
     claim="shared",
@@ -67,8 +67,13 @@ from safetensors.torch import load_file
 exported = load_file("model.safetensors")
 print({name: tuple(weight.shape) for name, weight in exported.items()})
 """
-NEWEST = """
-print(job.status.progress.step, job.metrics()[-1].step)
+TRAINS_ON = """
+import time
+
+first = job.metrics()[-1].step
+while job.metrics()[-1].step == first:
+    time.sleep(1)
+print(f"step {first}, then step {job.metrics()[-1].step}")
 """
 CONTINUED = """
 from regroup import TrainingClient
