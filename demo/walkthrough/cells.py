@@ -5,6 +5,7 @@ from __future__ import annotations
 TRAIN = '''
 from regroup import TrainingClient
 
+
 def train(lr: float, steps: int) -> None:
     """Fit a sine. It is slow on purpose, so that you can watch it."""
     import time
@@ -46,8 +47,10 @@ except TimeoutError as message:
 """
 METRICS = """
 points = job.metrics()
-print(f"{len(points)} points: step {points[0].step} to {points[-1].step},",
-      f"loss {points[0].loss:.4f} to {points[-1].loss:.4f}")
+print(
+    f"{len(points)} points: step {points[0].step} to {points[-1].step},",
+    f"loss {points[0].loss:.4f} to {points[-1].loss:.4f}",
+)
 """
 WEIGHTS = """
 import torch

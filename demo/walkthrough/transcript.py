@@ -59,7 +59,7 @@ class Transcript:
 
 def command_lines(command: str) -> list[str]:
     """A command behind a prompt, over several lines where it is long. An option keeps its value."""
-    kept = re.sub(r"( --[\w-]+) (?=[^-])", "\\1\N{NO-BREAK SPACE}", f"$ {command}")
+    kept = re.sub(r"( --[\w-]+) (?=[^-]|- )", "\\1\N{NO-BREAK SPACE}", f"$ {command}")
     first, *others = textwrap.wrap(kept, WIDTH - 6, break_long_words=False, break_on_hyphens=False)
     lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in (first, *indented(others))]
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
