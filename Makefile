@@ -101,6 +101,10 @@ try: venv ## Train on this machine while a worker and the coordinator are killed
 demo: venv ## Train on a cluster, cut the power of a node, and check that the training did not suffer
 	@$(RUN) -m demo up
 
+.PHONY: walkthrough
+walkthrough: venv ## Walk through the documentation as a new user, on a fresh cluster (needs root)
+	@$(RUN) -m demo.walkthrough $(ARGS)
+
 .PHONY: dashboards
 dashboards: venv ## Draw docs/pictures: each dashboard with the recorded history of a run with faults
 	@TZ=UTC $(RUN) -m demo.pictures

@@ -18,7 +18,10 @@ def test_helm_test_starts_a_restricted_pod_that_the_operators_selector_leaves_al
     objects = render('watch.namespaces=["a", "b"]')
     pod = objects["Pod", "regroup-test"]
     operator = objects["Deployment", "regroup"]["spec"]["template"]["spec"]
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    annotations = pod["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "test"
+    # Helm reads the log after it has deleted what it is to delete: `helm test --logs` would fail.
+    assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation"
     selector = objects["Deployment", "regroup"]["spec"]["selector"]["matchLabels"]
     assert not selector.items() <= pod["metadata"]["labels"].items()
     for field in ("securityContext", "serviceAccountName"):

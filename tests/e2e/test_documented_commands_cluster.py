@@ -35,6 +35,7 @@ ELSEWHERE = {
     "kubectl get pytorchjob": "needs another operator",
     "kubectl get clustertrainingruntime": "needs another operator",
     "kubectl trainingjob doctor": "client/cli/test_verbs_apiserver.py",
+    "kubectl exec": "demo/walkthrough",
     "kubectl trainingjob ui": "client/web_page/test_cluster_page_apiserver.py",
     "kubectl -n regroup-system scale": "test_losses.py",
     "kubectl -n NAMESPACE logs POD --previous": "no container has failed",

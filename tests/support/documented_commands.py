@@ -10,6 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("kubectl", "regroup", "make", "helm", "pip", "source")
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_GENERATED = ("commands.md", "walkthrough.md")
 _SHELLS = ("", "bash", "sh", "console")
 
 
@@ -31,7 +32,7 @@ def commands(*programs: str) -> list[Command]:
     return [
         Command(str(page.relative_to(ROOT)), line)
         for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-        if page.parent.name != "design" and page.name != "commands.md"
+        if page.parent.name != "design" and page.name not in _GENERATED
         for line in _lines(page.read_text())
         if line.split()[0].rpartition("/")[2] in (programs or PROGRAMS)
     ]

@@ -260,7 +260,7 @@ def test_scaling_up_waits_for_the_new_worker_and_down_releases_the_highest_index
     job.update_desired(replicas=2)
     message = make_status(job.core.state, 1).message
     assert message.startswith("generation 1.2 ends after a step that its ranks agree on: ")
-    assert message.endswith(" goes")
+    assert message.endswith("gpt-w2-3, gpt-w3-4 go")
     job.wait(1.0)
     assert job.indices == [0, 1]
     assert agents[2].exit_code == 0

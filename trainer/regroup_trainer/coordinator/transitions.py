@@ -109,8 +109,8 @@ def _resize(
     joining = [hello.pod for name, hello in chosen.items() if name not in here]
     leaving = [place.pod for place in current.record.members if place.member not in chosen]
     parts = [
-        f"{', '.join(joining)} joins" if joining else "",
-        f"{', '.join(leaving)} goes" if leaving else "",
+        f"{', '.join(joining)} {'joins' if len(joining) == 1 else 'join'}" if joining else "",
+        f"{', '.join(leaving)} {'goes' if len(leaving) == 1 else 'go'}" if leaving else "",
     ]
     return Transition(Decision.LEAVE, "resize", " and ".join(part for part in parts if part))
 

@@ -1,0 +1,79 @@
+"""The shell of the user: what is typed in it goes into the transcript."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.errors import StoryError
+from demo.screen import Screen
+from demo.walkthrough.documented import Documented
+from demo.walkthrough.transcript import Transcript
+
+SECONDS = 600.0
+"""For any command: the machine may be busy."""
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A shell in a folder."""
+
+    folder: Path
+    environment: dict[str, str]
+    transcript: Transcript
+    screen: Screen
+
+    def type(
+        self, command: Documented, changes: dict[str, str] | None = None, more: str = ""
+    ) -> str:
+        """Type a command of a page. `more` is what the user adds. Returns what it printed.
+
+        Raises StoryError when it fails.
+        """
+        return self.type_line(command.typed(changes) + more)
+
+    def type_line(self, line: str) -> str:
+        """Type a line that no page has. Raises StoryError when it fails."""
+        self.screen.report(f"$ {line}")
+        try:
+            done = subprocess.run(
+                ["bash", "-c", line],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StoryError(f"`{line}` did not end within {SECONDS:.0f} s") from error
+        self.transcript.typed(line, done.stdout)
+        self.screen.report(done.stdout.rstrip(), "dim")
+        if done.returncode:
+            raise StoryError(f"`{line}` failed with exit code {done.returncode}: {done.stdout}")
+        return done.stdout
+
+    @contextmanager
+    def running(self, line: str) -> Iterator[str]:
+        """Type a command that goes on until Ctrl-C. Yields its first line."""
+        self.screen.report(f"$ {line}")
+        with subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                first = process.stdout.readline() if process.stdout else ""
+                self.transcript.typed(line, first)
+                yield first
+            finally:
+                process.send_signal(signal.SIGINT)
