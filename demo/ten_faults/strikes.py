@@ -20,7 +20,7 @@ HANG_SECONDS = 120
 WRONG_IMAGE = "registry.example/team/train:2"
 QUOTA = "pods-of-team"
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
-"""A slow rank, in turns. It cannot be told from one on a slow machine."""
+"""A slow rank, in turns. It looks as one on a slow machine does."""
 CPU = {"limits": {"cpu": "400m"}, "requests": {"cpu": "100m"}}
 """Of a worker: the machine is also that of the user, who types."""
 GONE_SECONDS = 120.0

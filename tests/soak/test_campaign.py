@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from devcluster.errors import DeadlineError
-from regroup_trainer.system.commit_page import CommitPage
+from regroup_trainer.protocol.commit_page import CommitPage
 from soak import campaign as campaigning
 from soak import evidence, reference, watch
 from soak.aim import Aim, Missed, Struck

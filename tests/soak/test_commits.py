@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from regroup_trainer.system.commit_page import CommitPage
+from regroup_trainer.protocol.commit_page import CommitPage
 from soak.commits import RankMemory, newest
 from soak.evidence import Sample
 from soak.site import Job, Site
@@ -23,7 +23,7 @@ TRAINER = Path(__file__).resolve().parents[2] / "trainer"
 RANK = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from regroup_trainer.system.commit_page import CommitPage
+from regroup_trainer.protocol.commit_page import CommitPage
 before, page = CommitPage(), CommitPage()
 before.write(300, time.time() - 5)
 page.write(281, float(sys.argv[2]) or time.time())

@@ -70,7 +70,7 @@ def may_start_slowly(planned: RestoredFrom, reported: Iterable[RestoredFrom | No
     ranks have it whose state is in place.
 
     Where the state of live ranks goes on, a rank that needs time reports that it is busy. So the
-    silence of all is a hang, also while some have not reported their state.
+    lack of any report is a hang, also while some have not reported their state.
     """
     return planned != "Peers" or any(source not in (None, "Peers") for source in reported)
 

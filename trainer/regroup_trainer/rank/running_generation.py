@@ -19,7 +19,7 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel import process_group
 from regroup_trainer.parallel.mesh import arrange
 from regroup_trainer.parallel.process_group import report_loss
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.system.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import Decision
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
