@@ -19,7 +19,6 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel import process_group
 from regroup_trainer.parallel.mesh import arrange
 from regroup_trainer.parallel.process_group import report_loss
-from regroup_trainer.system.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import Decision
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
@@ -40,6 +39,7 @@ from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
+from regroup_trainer.system.backoff import backoff_seconds
 from regroup_trainer.system.phase_clock import PhaseClock
 
 _BUSY_SECONDS = 1.0
