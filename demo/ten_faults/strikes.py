@@ -17,7 +17,8 @@ RANK = 1
 STEPS = 1_000_000
 """More than the faults leave time for."""
 HANG_SECONDS = 120
-WRONG_IMAGE = "registry.example/team/train:2"
+WRONG_IMAGE = "127.0.0.1:1/team/train:2"
+"""A registry that refuses connections, so that the kubelet knows at once."""
 QUOTA = "pods-of-team"
 STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
 """A slow rank, in turns. It looks as one on a slow machine does."""

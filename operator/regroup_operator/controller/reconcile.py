@@ -55,6 +55,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_identity,
     read_job,
     read_mount_failure,
+    read_pull,
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
@@ -282,6 +283,7 @@ class Reconciler:
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
         self._nodes.expect(job.key, nodes)
+        events = await self._events_of_late_pod(job, pods)
         return Observed(
             pods=pods,
             service=read_service(service) if service else None,
@@ -299,7 +301,8 @@ class Reconciler:
             ),
             unknown_nodes=self._nodes.unknown(nodes),
             coordinator=view,
-            mount_failures=await self._mount_failures(job, pods),
+            mount_failures={uid: read_mount_failure(found) for uid, found in events.items()},
+            pulls={uid: read_pull(found) for uid, found in events.items()},
             images=self._images(job),
             token_key=self._executor.token_key(job),
             apply_error=error,
@@ -337,18 +340,19 @@ class Reconciler:
         self._doubtful.discard(job.key)
         return own_pods(job, [seen.value for seen in listed])
 
-    async def _mount_failures(self, job: JobObject, pods: tuple[Pod, ...]) -> dict[str, str]:
-        """Why the pod that waits the longest waits for a volume. An installation may lack the right
-        to list events: the log says so, and its jobs do without.
+    async def _events_of_late_pod(
+        self, job: JobObject, pods: tuple[Pod, ...]
+    ) -> dict[str, list[Object]]:
+        """By its UID, the events of the pod that waits the longest for its containers. An
+        installation may lack the right to list them: the log says so, and its jobs do without.
         """
-        failures: dict[str, str] = {}
+        found: dict[str, list[Object]] = {}
         for pod in waits_for_volumes(pods, _now())[:1]:
             try:
-                events = await self._cluster.pod_events(job.namespace, pod.uid)
-                failures[pod.uid] = read_mount_failure(events)
+                found[pod.uid] = await self._cluster.pod_events(job.namespace, pod.uid)
             except ClusterError as error:
                 log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
-        return failures
+        return found
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
         """The claim that the spec names or describes."""

@@ -38,7 +38,7 @@ NAMED_SECONDS = 30.0
 """How long it may wait before the status names it. Images are pulled meanwhile."""
 MOUNT_SECONDS = 10.0
 """How long it may wait before its events are read: they say which volume is not mounted."""
-MOUNT_CHARACTERS = 512
+EVENT_CHARACTERS = 512
 """Of a kubelet's message."""
 SUPERSEDED_SECONDS = 1
 """Grace of a coordinator that has a successor. It may only have been cut off: its agents are to
@@ -156,17 +156,20 @@ def uncreated(observed: Observed, now: datetime) -> Waiting | None:
     """The pod that waits for its containers for too long."""
     pod = next(iter(waits_for_volumes(observed.pods, now)), None)
     if pod is not None and (why := observed.mount_failures.get(pod.uid)):
-        shown = printable(why[:MOUNT_CHARACTERS])
+        shown = printable(why[:EVENT_CHARACTERS])
         what = f"pod {pod.name} on node {pod.node} waits for a volume: {shown}"
         advice = "make or repair what it mounts, or correct it in the spec"
         return Waiting.of(WaitingReason.FailedMount, f"{what} ({advice})")
     if pod is None or _waited(pod, now) < NAMED_SECONDS:
         return None
+    why = "the image is still being pulled, or something that it mounts is missing"
+    if pull := observed.pulls.get(pod.uid):
+        doing = printable(pull[:EVENT_CHARACTERS])
+        why = f"the kubelet reports {doing}: it is large, or its registry does not answer"
     return Waiting.of(
         WaitingReason.ContainerCreating,
         f"pod {pod.name} is on node {pod.node} since {pod.placed}, but its containers are not "
-        "created: the image is still being pulled, or something that it mounts is missing "
-        f"(see kubectl describe pod {pod.name})",
+        f"created: {why} (see kubectl describe pod {pod.name})",
     )
 
 

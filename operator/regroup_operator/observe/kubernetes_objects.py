@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -253,8 +253,19 @@ def read_mount_failure(events: Sequence[Object]) -> str:
     """Why a volume of a pod cannot be mounted, of all the events of that pod; empty when something
     newer has happened to it.
     """
+    return _newest_message(events, _MOUNT_REASONS)
+
+
+def read_pull(events: Sequence[Object]) -> str:
+    """What the kubelet pulls for a pod, in its own words, of all the events of that pod; empty when
+    something newer has happened to it.
+    """
+    return _newest_message(events, ("Pulling",))
+
+
+def _newest_message(events: Sequence[Object], reasons: Collection[str]) -> str:
     newest = max(events, key=_age_of, default={})
-    return newest.get("message") or "" if newest.get("reason") in _MOUNT_REASONS else ""
+    return newest.get("message") or "" if newest.get("reason") in reasons else ""
 
 
 def _age_of(event: Object) -> tuple[str, bool]:

@@ -320,6 +320,8 @@ class Observed:
     """UID of a worker -> for how long the coordinator's new address could not be sent to it."""
     mount_failures: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits for its containers -> why a volume of it cannot be mounted."""
+    pulls: Mapping[str, str] = field(default_factory=dict)
+    """UID of a pod that waits for its containers -> what the kubelet pulls for it."""
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None

@@ -125,6 +125,12 @@ def with_a_pod_whose_volume_is_not_mounted() -> Plan:
     return planned(simulation, replace(simulation.observed(), mount_failures=failures))
 
 
+def with_a_pod_whose_image_does_not_come() -> Plan:
+    simulation = whose_first_pod_has_no_containers_for(30)
+    pulls = {simulation.workers()[0].uid: 'Pulling image "registry.example/train:2"'}
+    return planned(simulation, replace(simulation.observed(), pulls=pulls))
+
+
 def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
@@ -269,6 +275,11 @@ GIVEN = [
         with_a_coordinator_that_refuses,
         "CoordinatorUnreachable",
         "401 wrong token (see kubectl logs gpt-c1)",
+    ),
+    (
+        with_a_pod_whose_image_does_not_come,
+        "ContainerCreating",
+        'the kubelet reports Pulling image "registry.example/train:2": it is large, or its',
     ),
     (while_suspending, "Suspending", "suspending: "),
     (while_suspended, "Suspended", "no pods are held (set spec.suspend to false to train on)"),

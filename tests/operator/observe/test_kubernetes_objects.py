@@ -12,6 +12,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_job,
     read_mount_failure,
     read_pod,
+    read_pull,
     read_service,
 )
 from tests.support.specs import SMALLEST
@@ -104,6 +105,12 @@ def test_a_mount_fails_as_long_as_nothing_newer_happens_to_the_pod() -> None:
     assert read_mount_failure([*events, make_event("Pulling", 5)]) == ""
     assert read_mount_failure([make_event("FailedAttachVolume", 1)]) == "no such server"
     assert read_mount_failure([]) == ""
+
+
+def test_an_image_is_pulled_until_something_newer_happens_to_the_pod() -> None:
+    events = [make_event("Scheduled", 0), make_event("Pulling", 1, 'Pulling image "a:2"')]
+    assert read_pull(events) == 'Pulling image "a:2"'
+    assert read_pull([*events, make_event("Failed", 9)]) == ""
 
 
 def test_an_event_without_a_time_or_a_message_is_no_mount_failure() -> None:
