@@ -64,7 +64,8 @@ class Terminal:
         """Type a command that goes on until Ctrl-C. Yields its first line."""
         self.screen.report(f"$ {line}")
         with subprocess.Popen(
-            ["bash", "-c", f"exec {line}"],
+            # As in a terminal: what a shell starts in the background ignores Ctrl-C from the start.
+            ["env", "--default-signal=INT", "bash", "-c", f"exec {line}"],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -95,6 +95,7 @@ def test_a_full_volume_fails_the_save_and_not_the_training(installation: Install
     manifest["spec"]["checkpoint"] = {
         "intervalSteps": 20,
         "storage": {"persistentVolumeClaim": {"claimName": claim}},
+        "terminationGraceSeconds": 10,  # the deleted job tries to save until then
     }
     manifest["spec"]["trainer"]["model"] = {"name": "gpt", "preset": "1m"}
     job = installation.start(manifest)

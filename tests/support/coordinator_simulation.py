@@ -144,6 +144,8 @@ class SimulatedAgent:
     """The stack of its rank, which hangs until the next generation; None: it does not hang."""
     hangs_at_start: bool = False
     """Whether its rank does not come to the first collective of the next generation."""
+    hangs_in_step: bool = False
+    """Whether its rank hangs in the first step of the next generation, with its state in place."""
     killed_at: float | None = None
     """When it kills its hanging rank, which does not leave its generation."""
     answers: bool = True
@@ -513,14 +515,15 @@ class Job:
     def _start_ranks(self, agent: SimulatedAgent, record: GenerationRecord) -> None:
         place = record.place_of(agent.name)
         agent.decision = Decision.CONTINUE
-        agent.stuck_in = STUCK_IN_COLLECTIVE if agent.hangs_at_start else None
-        agent.hangs_at_start, agent.killed_at = False, None
+        has_state, agent.killed_at = not agent.hangs_at_start, None
+        agent.stuck_in = None if has_state and not agent.hangs_in_step else STUCK_IN_COLLECTIVE
+        agent.hangs_at_start = agent.hangs_in_step = False
         agent.ranks_run = place is not None
         if place is not None:
             self.lineage = max(self.lineage or record.number, record.number)
             step = self.resumed.setdefault(record.number, self._state_for(record))
             agent.step = step
-            if not self.is_unmanaged and agent.stuck_in is None:
+            if not self.is_unmanaged and has_state:
                 rank = place.first_rank
                 history_end = None if rank else self.history_end
                 restored = Restored(

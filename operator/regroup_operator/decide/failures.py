@@ -138,8 +138,8 @@ def _why(pod: Pod) -> str:
     """The cause that the pod itself shows; empty when it shows none."""
     failure = _rank_failure(pod)
     if pod.exit_reason in _START_REASONS:
-        said = ": ".join(filter(None, (pod.exit_reason, pod.exit_message.strip())))
-        return printable(f"the container runtime reports {said} ({_CHECK_START})")
+        report = ": ".join(filter(None, (pod.exit_reason, pod.exit_message.strip())))
+        return printable(f"the container runtime reports {report} ({_CHECK_START})")
     if failure is None and pod.exit_code == KILLED:  # what it wrote last is not why
         return f"SIGKILL from outside: out of memory? (see kubectl describe pod {pod.name})"
     text = pod.exit_message or pod.message

@@ -70,7 +70,7 @@ def test_steps_that_are_lost_are_counted_once_though_everything_dies_again_befor
     at = job.step
     assert at > 10
     for agent in agents[1:]:
-        agent.hangs_at_start = True
+        agent.hangs_in_step = True
     job.crash(agents[0])
     job.wait(0.5)
     status = make_status(job.core.state, 1)

@@ -36,8 +36,8 @@ from regroup_trainer.coordinator.generation_end import (
     apply_transition,
     end_of,
     finalize,
+    holds_unsaved,
     leaving_holders,
-    lives_whole,
     rank_not_out,
     release,
 )
@@ -378,9 +378,8 @@ class Coordinator:
             return now >= self._timers.adopt_until
         if rank_not_out(state, current, now) is not None:
             return False
-        saves = state.desired.checkpoint.on_termination == "Save"
         # A next generation saves what parked ranks alone have, where it can be formed.
-        return not (saves and lives_whole(state, current) and self._waiting_context(now).size)
+        return not (holds_unsaved(state, current) and self._waiting_context(now).size)
 
     def _waiting_context(self, now: float) -> WaitingContext:
         """What is known for the next generation. Members are counted only while one is formed."""

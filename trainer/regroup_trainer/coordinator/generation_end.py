@@ -34,6 +34,7 @@ from regroup_trainer.protocol.coordinator_messages import (
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES, PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import Retained
 from regroup_trainer.protocol.restore_source import is_whole
 from regroup_trainer.protocol.strategies import STRATEGIES
 from regroup_trainer.system import program_error
@@ -312,19 +313,27 @@ def leaving_holders(state: State) -> frozenset[str]:
         and (position := current.position_of(name)) is not None
     ]
     holders = last_holders(current.record, positions, members.stays)
-    return holders if holders and lives_whole(state, current) else frozenset()
+    return holders if holders and is_whole(_parked(state, current)) else frozenset()
 
 
-def lives_whole(state: State, current: CurrentGeneration) -> bool:
-    """Whether all parts of the state live in parked ranks of members that are here."""
-    retained = [
+def holds_unsaved(state: State, current: CurrentGeneration) -> bool:
+    """Whether parked ranks of members that are here have a whole state which is to be saved, and
+    newer than the newest checkpoint.
+    """
+    saved = state.checkpoint.step if state.checkpoint else 0
+    parked = _parked(state, current)
+    is_newer = max((one.step for one in parked), default=0) > saved
+    return is_newer and is_whole(parked) and state.desired.checkpoint.on_termination == "Save"
+
+
+def _parked(state: State, current: CurrentGeneration) -> list[Retained]:
+    return [
         current.retained[rank]
         for place in current.record.members
         if place.member in state.members
         for rank in place.own_ranks
         if rank in current.retained
     ]
-    return is_whole(retained)
 
 
 def release(state: State, now: float) -> None:

@@ -51,7 +51,7 @@ class WaitingReason(Enum):
     GenerationStarting = "the ranks of a generation load their state or compute the first step"
     VolumeUnavailable = (
         "the volume, or that of the training data, is full, read-only or unresponsive, or gives "
-        "errors, so that no generation can begin"
+        "errors, so that no generation can begin, or one that is to end cannot save"
     )
     CutOffGeneration = "workers train on with a former coordinator, cut off from the others"
     FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"

@@ -114,7 +114,7 @@ def test_a_successor_exports_no_trace_of_what_it_adopts() -> None:
 
 def test_the_end_of_a_job_exports_what_is_open() -> None:
     job = make_job(agents=2, seconds=0.0)
-    next(iter(job.agents.values())).hangs_at_start = True
+    next(iter(job.agents.values())).hangs_in_step = True
     job.add_agent(2)
     job.wait(2.0)
     assert job.names == []
