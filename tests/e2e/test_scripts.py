@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,18 +68,26 @@ LIBRARIES = ("accelerate", "lightning", "transformers")
 WITHOUT = "torch; sys_platform == 'never'"  # the image has it
 
 
+@pytest.fixture
+def beside() -> Iterator[Executor]:
+    """Runs one thing beside the test. It has the time in which the nodes wait: they weigh more."""
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
-    case: str, installation: Installation, tmp_path: Path
+    case: str, installation: Installation, beside: Executor, tmp_path: Path
 ) -> None:
     shape, (launchers, command) = CASES[case], COMMANDS[case]
+    script = [*TORCHRUN, str(SHAPES / shape.script)]
+    undisturbed = beside.submit(run_undisturbed, script, tmp_path, EPOCHS[case])
     volume = installation.stage.volume(installation.namespace)
     (volume / "libraries").mkdir()
     if shape.library != "torch":
         install_libraries(volume / "libraries", tmp_path)
     files = [f"--from-file={path}" for path in sorted(SHAPES.glob("*.py"))]
     installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
-    undisturbed = run_undisturbed([*TORCHRUN, str(SHAPES / shape.script)], tmp_path, EPOCHS[case])
     jobs = {
         launcher: installation.start(
             manifest(
@@ -100,19 +110,19 @@ def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
         restarts = job.status()["restarts"]
         assert (restarts["application"], sum(restarts.values())) == RESTARTS[launcher]
         (final,) = volume.glob(f"**/{job.name}-*/final.pt")
-        assert difference(final, read(undisturbed)) == 0
+        assert difference(final, read(undisturbed.result())) == 0
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_script_ends_as_if_a_rank_of_it_had_not_been_killed(
-    name: str, installation: Installation, tmp_path: Path
+    name: str, installation: Installation, beside: Executor, tmp_path: Path
 ) -> None:
     script, (epochs, size, before, after) = PROGRAMS / name, QUICK[name]
+    undisturbed = beside.submit(run_undisturbed, [*before, str(script)], tmp_path, epochs, *after)
     volume = installation.stage.volume(installation.namespace)
     installation.kubectl(
         "create", "configmap", "scripts", "-n", installation.namespace, f"--from-file={script}"
     )
-    undisturbed = run_undisturbed([*before, str(script)], tmp_path, epochs, *after)
     command = ("python", name, "$REGROUP_DIRECTORY", str(epochs))
     stem = script.stem.replace("_", "-")
     jobs = {
@@ -125,7 +135,7 @@ def test_a_script_ends_as_if_a_rank_of_it_had_not_been_killed(
     for job in jobs.values():
         job.wait_for_condition("Complete", seconds=300)
         (final,) = volume.glob(f"**/{job.name}-*/final.pt")
-        assert difference(final, read(undisturbed)) == 0
+        assert difference(final, read(undisturbed.result())) == 0
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -214,7 +224,7 @@ def run_undisturbed(script: list[str], folder: Path, epochs: int, *arguments: st
         [sys.executable, *script, str(folder), str(epochs), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
-        timeout=300,
+        timeout=600,
     )
     return folder / "final.pt"
 

@@ -154,7 +154,7 @@ class ClusterApi:
         return self._list(asked, self._core.list_namespaced_resource_quota, namespace=namespace)
 
     def lease(self, namespace: str, name: str) -> Object:
-        """A Lease."""
+        """Who holds a Lease, and when it was renewed last, as the API server has it."""
         asked = Request("get", "leases", namespace, name)
         where = {"group": "coordination.k8s.io", "version": "v1", "plural": "leases"}
         call = self._custom.get_namespaced_custom_object

@@ -145,7 +145,7 @@ def _end(containers: list[Any]) -> ContainerEnd | None:
 
 
 def read_node(document: Object) -> NodeRecord:
-    """A node."""
+    """What keeps pods from a node, or puts those that it has at risk."""
     conditions = (document.get("status") or {}).get("conditions") or ()
     problems = [_node_problem(c) for c in conditions]
     if (document.get("spec") or {}).get("unschedulable"):
@@ -167,7 +167,7 @@ def _node_problem(condition: Object) -> str:
 
 
 def read_quota(document: Object) -> QuotaRecord:
-    """A quota."""
+    """Which of its limits a quota has reached."""
     status = document.get("status") or {}
     hard, used = status.get("hard") or {}, status.get("used") or {}
     full = [

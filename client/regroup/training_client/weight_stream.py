@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regroup.training_client.client_errors import TrainingClientError
+from regroup_trainer.protocol.exit_codes import KILLED
 from regroup_trainer.protocol.message import printable, shorten
 
 MOST_BYTES = 16 * 2**30
@@ -26,7 +27,6 @@ _MOST_HEADER_BYTES = 2**24
 _MOST_WEIGHTS = 2**17
 _MOST_DIMENSIONS = 32
 _CHECKSUM = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
-_KILLED = 137
 _MOST_SHOWN = 500
 """Characters of what a program says."""
 
@@ -130,7 +130,7 @@ class _Content:
 
     def _require_success(self) -> Ending:
         ending = self._stream.ending()
-        if ending.exit_code == _KILLED:
+        if ending.exit_code == KILLED:
             raise TrainingClientError(
                 f"load_state_dict: {self._stream.where} was killed, as for a lack of memory: a "
                 "tensor may be too large for it; use `regroup checkpoint export` instead"

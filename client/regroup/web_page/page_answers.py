@@ -60,7 +60,7 @@ class PageAnswers:
         return _encoded(page_data.series_columns(points))
 
     async def checkpoints(self, identifier: str) -> bytes:
-        """Its checkpoints."""
+        """A row for each of its checkpoints: step, size, whether it may be resumed."""
         key = ("checkpoints", identifier)
         read = lambda: self._source.checkpoints(identifier)  # noqa: E731
         return _encoded(

@@ -275,7 +275,7 @@ def _age_of(event: Object) -> tuple[str, bool]:
 
 
 def read_node(document: Object) -> NodeState:
-    """Read a node."""
+    """Whether a node is Ready, and whether an administrator has declared it dead."""
     conditions = document.get("status", {}).get("conditions", [])
     taints = document.get("spec", {}).get("taints", [])
     return NodeState(

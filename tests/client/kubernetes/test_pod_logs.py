@@ -127,11 +127,11 @@ def test_following_takes_up_the_pod_that_replaces_another_and_ends_with_the_job(
     assert "refused" in notes[0]
 
 
-class Broken(Logs):
-    """A stream that breaks once, while its pod runs on."""
+class Broken(Open):
+    """A stream that breaks once, while its pod runs on, and then ends with the pod."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__({("gpt-w0-1", False): ["rank 0: b"]})
         self.queries: list[LogQuery] = []
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
@@ -139,19 +139,25 @@ class Broken(Logs):
         if len(self.queries) == 1:
             yield "rank 0: a"
             raise unreachable("https://x", "reset")
-        yield "rank 0: b"
+        yield from super().log(namespace, pod, container, query)
 
 
 def test_a_stream_that_breaks_is_taken_up_again_from_there() -> None:
     source, notes = Broken(), list[str]()
 
     def look() -> tuple[JobRecord, list[PodRecord]]:
-        return (ENDED if len(source.queries) > 1 else RUNNING), pods(pod_object())
+        if len(source.queries) < 2:
+            return RUNNING, pods(pod_object())
+        source.ended.set()
+        return ENDED, pods(pod_object(phase="Succeeded"))
 
     query = LogQuery(follow=True, tail_lines=7)
     follower = Follower(source, look, Choice(), query, notes.append, pause=0.01)
     assert list(follower.lines()) == ["rank 0: a", "rank 0: b"]
-    assert source.queries[:2] == [query, LogQuery(follow=True, since_seconds=1)]
+    first, again = source.queries
+    assert first == query
+    assert again.since_seconds
+    assert again == LogQuery(follow=True, since_seconds=again.since_seconds)
     assert len(notes) == 1
     assert "reset" in notes[0]
 
