@@ -87,6 +87,7 @@ class Campaign:
             for fault in episode.faults:
                 if time.monotonic() > deadline:
                     break
+                seen.raise_error()
                 self._fault(jobs, fault, seen)
             self._wait_until_whole(jobs)
             time.sleep(LAST_SECONDS)

@@ -26,7 +26,9 @@ Json = dict[str, Any]
 
 
 class Watch:
-    """A context in which a thread watches jobs. What it saw is read after its end."""
+    """A context in which a thread watches jobs. What it saw is read after its end, which raises
+    RuntimeError if the thread met an error: what it saw is not whole then.
+    """
 
     def __init__(self, site: Site, jobs: tuple[Job, ...]) -> None:
         self._site, self._jobs = site, jobs
@@ -42,6 +44,7 @@ class Watch:
         self._members: dict[str, list[Json]] = {}
         self._ranks: dict[str, list[RankMemory]] = {}
         """By the UID of their pod: to look for them takes long."""
+        self._error: Exception | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,11 +58,21 @@ class Watch:
     ) -> None:
         self._end.set()
         self._thread.join()
+        if error is None:
+            self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise RuntimeError if the thread has met an error, and so sees nothing any more."""
+        if self._error is not None:
+            raise RuntimeError(f"the soak stopped watching: {self._error!r}") from self._error
 
     def _run(self) -> None:
-        while not self._end.wait(EVERY_SECONDS):
-            for job in self._jobs:
-                self._look(job)
+        try:
+            while not self._end.wait(EVERY_SECONDS):
+                for job in self._jobs:
+                    self._look(job)
+        except Exception as error:  # raised in the main thread, which is not to go on blindly
+            self._error = error
 
     def _look(self, job: Job) -> None:
         with contextlib.suppress(OSError):  # a file may be renamed meanwhile

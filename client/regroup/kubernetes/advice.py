@@ -67,6 +67,11 @@ _BY_REASON: dict[Reason, Advice] = {
         "make the Secret or ConfigMap that is missing, or correct its name: "
         f"spec.template{_SUSPENDED}",
     ),
+    Reason.CreateContainerError: Advice(
+        "no",
+        "correct command, image or mounts, or repair the node's runtime or device: "
+        f"spec.template{_SUSPENDED}",
+    ),
     Reason.CoordinatorCrashing: Advice(
         "no", "read the coordinator's log: kubectl logs POD --previous"
     ),

@@ -38,9 +38,11 @@ def _image(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding
 
 
 def _config(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
-    reason = "CreateContainerConfigError"
-    pod = next((pod for pod in pods if pod.waiting_reason == reason), None)
-    return (reason, f"pod {pod.name} cannot start: {pod.waiting_message}") if pod else None
+    reasons = ("CreateContainerConfigError", "CreateContainerError")
+    pod = next((pod for pod in pods if pod.waiting_reason in reasons), None)
+    if pod is None:
+        return None
+    return pod.waiting_reason, f"pod {pod.name} cannot start: {pod.waiting_message}"
 
 
 def _mount(_pods: Sequence[PodRecord], events: Sequence[EventRecord]) -> Finding | None:

@@ -65,9 +65,8 @@ _START_REASONS = frozenset(
 """Of a container whose program the runtime could not start. Its exit code says nothing: containerd
 gives 128, others 126 or 127, whether the command is wrong or the node.
 """
-_CHECK_START = (
-    "check command, image and mounts of spec.template, and the node's runtime and devices"
-)
+CHECK_START = "check command, image and mounts of spec.template, and the node's runtime and devices"
+"""What to do about a program that a runtime cannot start."""
 _WHY = {
     "node restart": "its node or container runtime stopped before it could report why",
     "out of memory": "it reached its memory limit (raise limits.memory of spec.resources or "
@@ -139,7 +138,7 @@ def _why(pod: Pod) -> str:
     failure = _rank_failure(pod)
     if pod.exit_reason in _START_REASONS:
         report = ": ".join(filter(None, (pod.exit_reason, pod.exit_message.strip())))
-        return printable(f"the container runtime reports {report} ({_CHECK_START})")
+        return printable(f"the container runtime reports {report} ({CHECK_START})")
     if failure is None and pod.exit_code == KILLED:  # what it wrote last is not why
         return f"SIGKILL from outside: out of memory? (see kubectl describe pod {pod.name})"
     text = pod.exit_message or pod.message

@@ -14,7 +14,7 @@ from regroup_operator.api.names import COORDINATOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
-from regroup_operator.decide.failures import IMAGE_REASONS, classify, describe
+from regroup_operator.decide.failures import CHECK_START, IMAGE_REASONS, classify, describe
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
@@ -114,10 +114,12 @@ def _why_idle(view: JobView, pod: Pod) -> str:
     return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
 
+_RUNTIME_REASONS = frozenset({"CreateContainerError", "RunContainerError"})
 _OF_ONE_POD = frozenset(
     reason.name
     for reason in (
         WaitingReason.CreateContainerConfigError,
+        WaitingReason.CreateContainerError,
         WaitingReason.FailedMount,
         WaitingReason.ContainerCreating,
         WaitingReason.WorkerUnresponsive,
@@ -172,6 +174,15 @@ def _container_config(view: JobView) -> Waiting | None:
     what = f"cannot make the container of pod {pod.name} on node {pod.node}: {pod.waiting_message}"
     advice = "make what is missing, or correct its name in spec.template"
     return Waiting.of(reason, f"{what} ({advice})")
+
+
+def _refused_by_runtime(view: JobView) -> Waiting | None:
+    pod = _first_live(view, lambda pod: pod.waiting_reason in _RUNTIME_REASONS)
+    if pod is None:
+        return None
+    where = f"the container of pod {pod.name} on node {pod.node}"
+    text = f"the runtime cannot make {where}: {pod.waiting_message or pod.waiting_reason}"
+    return Waiting.of(WaitingReason.CreateContainerError, f"{text} ({CHECK_START})")
 
 
 def _coordinator_crash(view: JobView) -> Waiting | None:
@@ -303,6 +314,7 @@ TABLE = (
     Row(_refused_request, "blocks"),
     Row(_image, "hinders"),
     Row(_container_config, "hinders"),
+    Row(_refused_by_runtime, "hinders"),
     Row(_coordinator_crash, "hinders"),
     Row(_pod_does_not_start, "hinders"),
     Row(_suspended, "waits"),

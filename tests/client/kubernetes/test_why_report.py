@@ -268,6 +268,12 @@ def judged(pods: list[dict[str, Any]], events: list[dict[str, Any]] | None = Non
             "no secret s",
         ),
         (
+            [pod_object(containerStatuses=waiting("CreateContainerError", "no command"))],
+            [],
+            "CreateContainerError",
+            "no command",
+        ),
+        (
             [pod_object(phase="Pending")],
             [event_object("FailedMount", "claim gone", "Pod", name="gpt-w0-1")],
             "FailedMount",

@@ -143,6 +143,18 @@ def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
     return planned(simulation)
 
 
+def with_a_container_that_the_runtime_cannot_make() -> Plan:
+    simulation = started()
+    pod = simulation.workers()[0]
+    simulation.pods[pod.name] = replace(
+        pod,
+        node="n2",
+        waiting_reason="CreateContainerError",
+        waiting_message="no command specified",
+    )
+    return planned(simulation)
+
+
 def with_a_full_quota() -> Plan:
     simulation = training()
     full = {"apply_error": "exceeded quota: few", "apply_reason": WaitingReason.QuotaExceeded}
@@ -231,6 +243,15 @@ GIVEN = [
         (
             'cannot make the container of pod gpt-w0-1 on node n2: secret "wandb" not found (make '
             "what is missing, or correct its name in spec.template)"
+        ),
+    ),
+    (
+        with_a_container_that_the_runtime_cannot_make,
+        "CreateContainerError",
+        (
+            "the runtime cannot make the container of pod gpt-w0-1 on node n2: no command specified"
+            " (check command, image and mounts of spec.template, and the node's runtime and "
+            "devices)"
         ),
     ),
     (

@@ -31,6 +31,9 @@ class WaitingReason(Enum):
         "a container cannot be made, since a Secret or ConfigMap that it names is missing, or "
         "lacks the key"
     )
+    CreateContainerError = (
+        "the node's container runtime cannot make or start a container, and tries again"
+    )
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
     FailedMount = "a volume of a pod cannot be mounted"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
