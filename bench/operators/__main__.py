@@ -15,12 +15,14 @@ import asyncio
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from bench import harness
+from bench.operators import programs
 from bench.operators.cluster import POD_ADDRESSES
 from bench.operators.course import UNITS, Size, measure
 from devcluster.processes import run
@@ -50,7 +52,7 @@ SETTINGS = (
 @click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
 def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output: Path) -> None:
     """Measure operators, one after another."""
-    _enter_namespace()
+    _enter_namespace(subjects or ALL)
     for case in ("1x8",) if quick else cases or tuple(CASES):
         rows: list[harness.Row] = []
         for subject in subjects or ALL:
@@ -76,9 +78,20 @@ def _measured(case: str, subject: str) -> list[harness.Row]:
     return harness.rows(plan, case, subject, [values])
 
 
-def _enter_namespace() -> None:
-    """Start this program again in a network namespace, unless it runs in one already."""
+def _modules(subjects: Sequence[str]) -> tuple[programs.Module, ...]:
+    """What is built from Go modules for these subjects."""
+    theirs = any(subject.startswith("trainer-v2") for subject in subjects)
+    return (programs.KWOK, *((programs.JOBSET, programs.TRAINER) if theirs else ()))
+
+
+def _enter_namespace(subjects: Sequence[str]) -> None:
+    """Start this program again in a network namespace, unless it runs in one already.
+
+    What the subjects need is built before: from the namespace no Go module can be downloaded.
+    """
     if INSIDE not in os.environ:
+        for module in _modules(subjects):
+            programs.build(module, click.echo)
         as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         os.environ[INSIDE] = "1"
         again = (sys.executable, "-m", "bench.operators", *sys.argv[1:])
