@@ -226,7 +226,9 @@ def _blocker(job: Job, observed: Observed) -> Waiting | None:
     if observed.claim.deleting:
         return Waiting.of(
             WaitingReason.ClaimMissing,
-            f"{path}: PersistentVolumeClaim {name!r} is being deleted: create it again",
+            f"{path}: PersistentVolumeClaim {name!r} is being deleted: to keep the checkpoints, "
+            "set persistentVolumeReclaimPolicy of its volume to Retain; then suspend the job, and "
+            "create the claim again when it is gone",
         )
     if job.spec.max_replicas > 1 and "ReadWriteMany" not in observed.claim.access_modes:
         modes = ", ".join(observed.claim.access_modes)

@@ -47,6 +47,10 @@ def without_a_claim() -> Plan:
     return planned(Simulation(claim=None))
 
 
+def with_a_claim_that_is_being_deleted() -> Plan:
+    return planned(Simulation(claim=Claim("shared", deleting=True)))
+
+
 def with_a_claim_of_one_node() -> Plan:
     return planned(Simulation(claim=Claim("shared", ("ReadWriteOnce",))))
 
@@ -232,6 +236,15 @@ GIVEN = [
     (with_an_invalid_spec, "InvalidSpec", "spec.trainer.x: unknown field"),
     (with_a_spec_that_asks_for_what_is_not_built, "NotSupported", "spec.startupDeadlineSeconds=60"),
     (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
+    (
+        with_a_claim_that_is_being_deleted,
+        "ClaimMissing",
+        (
+            "'shared' is being deleted: to keep the checkpoints, set "
+            "persistentVolumeReclaimPolicy of its volume to Retain; then suspend the job, and "
+            "create the claim again when it is gone"
+        ),
+    ),
     (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
     (with_an_object_of_somebody_else, "ObjectConflict", "Service gpt-coordinator is not"),
     (with_a_key_that_is_gone, "KeyMissing", "key 1234 is gone"),
