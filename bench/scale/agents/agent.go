@@ -71,7 +71,7 @@ func (a *Agent) connectOnce() (welcomed bool) {
 		return false
 	}
 	defer socket.close()
-	if socket.send(a.hello()) != nil {
+	if socket.send(a.helloMessage()) != nil {
 		return false
 	}
 	over := make(chan struct{})
@@ -96,7 +96,7 @@ func (a *Agent) connectOnce() (welcomed bool) {
 	return welcomed
 }
 
-func (a *Agent) hello() []byte {
+func (a *Agent) helloMessage() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	hello := a.hello
