@@ -9,7 +9,7 @@ from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.quantities import age, ago, clock, count, duration, percent, size
 from regroup.kubernetes.text_tables import facts, table
 from regroup_operator.api.status import Condition
-from regroup_trainer.protocol.message import printable
+from regroup_trainer.protocol.message import loss_text, printable
 
 FAILED, SUSPENDED, NOT_TRAINING, UNKNOWN = 3, 4, 5, 6
 EXIT_CODES = {
@@ -112,7 +112,7 @@ def figures(job: JobRecord) -> str:
     step = f"step {shown.step}" + (f"/{shown.total_steps}" if shown.total_steps else "")
     parts = [f"{job.phase}, {status.ready_replicas}/{job.replicas} workers", step]
     if _trains(job) and shown.loss is not None:
-        parts.append(f"loss {shown.loss:.4f}")
+        parts.append(f"loss {loss_text(shown.loss)}")
     if _trains(job) and shown.remaining_seconds and not job.has_ended:
         parts.append(f"{duration(shown.remaining_seconds)} left")
     return ", ".join(parts)
@@ -147,7 +147,7 @@ def progress(job: JobRecord, now: datetime) -> str:
         step += f" of {shown.total_steps:,} ({shown.percentage}%)"
     more = [step]
     if shown.loss is not None:
-        more.append(f"loss {shown.loss:.4f}")
+        more.append(f"loss {loss_text(shown.loss)}")
     if shown.tokens_per_second:
         more.append(f"{shown.tokens_per_second:,.0f} tokens/s")
     if shown.steps_per_second:

@@ -16,6 +16,7 @@ from rich.text import Text
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import FAILURES
+from regroup_trainer.protocol.message import loss_text
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import Progress
 
@@ -103,7 +104,7 @@ class Display:
         """Show the newest step that a script under torchrun has written."""
         facts = [("step", _count(found.step, found.total))]
         if found.loss is not None:
-            facts.append(("loss", f"{found.loss:.4f}"))
+            facts.append(("loss", loss_text(found.loss)))
         self._show(View("running", message, found.step, found.total, facts), message)
 
     def _show(self, view: View, news: object) -> None:
@@ -151,7 +152,7 @@ def view_of_job(status: TrainingJobStatus) -> View:
     progress = status.progress
     facts = [("step", _count(progress.step, progress.total_steps))]
     if progress.loss is not None:
-        facts.append(("loss", f"{progress.loss:.4f}"))
+        facts.append(("loss", loss_text(progress.loss)))
     facts += [("workers", str(status.ready_replicas)), ("restarts", str(status.restart_count))]
     phase = status.phase or "Unknown"
     return View(phase, status.message, progress.step, progress.total_steps, facts)
@@ -185,7 +186,7 @@ def _numbers(progress: Progress) -> list[tuple[str, str]]:
     """What is known of the newest step; a script reports no tokens, and maybe no loss."""
     facts = []
     if progress.loss is not None:
-        facts.append(("loss", f"{progress.loss:.4f}"))
+        facts.append(("loss", loss_text(progress.loss)))
     elif progress.has_loss:
         facts.append(("loss", "not finite"))
     if progress.steps_per_second:

@@ -11,6 +11,7 @@ import click
 from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.ledger import FAILURES
+from regroup_trainer.protocol.message import loss_text
 
 
 def summarize(run: LocalRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
@@ -52,7 +53,8 @@ def write(summary: dict[str, Any], file: Path) -> None:
 
 def sentence(summary: dict[str, Any]) -> str:
     """The summary in one line."""
-    loss = "" if summary["finalLoss"] is None else f", final loss {summary['finalLoss']:.4f}"
+    final = summary["finalLoss"]
+    loss = "" if final is None else f", final loss {loss_text(final)}"
     lost, recoveries = summary["lostSteps"], _recoveries(summary["recoveries"])
     if summary["steps"] is None:
         return f"{summary['outcome']}: {recoveries}, {summary['wallSeconds']:.1f} s"

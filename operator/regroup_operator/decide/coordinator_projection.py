@@ -168,8 +168,12 @@ def _storable(count: int | None) -> int | None:
 
 
 def _finite(value: float | None) -> float | None:
-    """The API server refuses NaN and infinity."""
-    return round(value, 4) if value is not None and math.isfinite(value) else None
+    """Four decimals, or four significant digits of less than 1: a loss of 3e-5 is not 0. The API
+    server refuses NaN and infinity.
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, 4) if abs(value) >= 1 else float(f"{value:.4g}")
 
 
 def _wall(seconds: float) -> str:

@@ -142,7 +142,7 @@ def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePo
             Event(
                 "Normal",
                 "WorkersCreated",
-                f"{len(missing)} worker pods: {shown}{more}",
+                f"{len(missing)} worker pod{'s' if len(missing) > 1 else ''}: {shown}{more}",
                 str(incarnation),
             ),
         ),

@@ -69,6 +69,13 @@ def test_a_number_that_the_api_server_would_refuse_is_left_out() -> None:
     assert progress.epoch is None
 
 
+@pytest.mark.parametrize(
+    ("loss", "stored"), [(3.21441, 3.2144), (0.0, 0.0), (-3.1234e-5, -3.123e-5)]
+)
+def test_a_small_loss_keeps_its_significant_digits(loss: float, stored: float) -> None:
+    assert projected(Simulation(), progress=make_progress(loss=loss)).progress.loss == stored
+
+
 def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
     ledger = Ledger(
         seconds={"step": 90.0, "idle": 10.0},

@@ -22,6 +22,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
 )
 from regroup_operator.decide.planner import STEADY_SECONDS, plan
+from regroup_operator.decide.staffing import hire
 from regroup_operator.decide.succession import report_lost, update_coordinator
 from regroup_operator.observe.observed import Claim, CoordinatorView, Node, Observed, Pod
 from regroup_trainer.protocol.job_status import Outcome
@@ -83,6 +84,11 @@ def test_a_large_job_makes_its_workers_over_several_rounds_without_a_pause() -> 
         "50 more follow)",
         "",
     ]
+
+
+def test_the_event_of_one_new_worker_counts_one_pod() -> None:
+    (event,) = hire(Simulation(make_spec()).status, [3], ()).events
+    assert event.message.startswith("1 worker pod: w3-")
 
 
 def made_by(what: Plan) -> list[CreateWorker]:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from regroup_trainer.protocol.coordinator_messages import sent_message
-from regroup_trainer.protocol.message import describe_invalid
+from regroup_trainer.protocol.message import describe_invalid, loss_text
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,11 @@ def test_a_value_of_any_length_is_shown_shortened() -> None:
     with pytest.raises(ValidationError) as raised:
         sent_message.validate_json('{"kind": "welcome", "term": "' + "x" * 10_000 + '"}')
     assert len(describe_invalid(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [(3.21441, "3.2144"), (0.0, "0.0000"), (0.0031, "0.0031"), (3e-5, "3.000e-05")],
+)
+def test_a_loss_is_shown_with_its_significant_digits(loss: float, text: str) -> None:
+    assert loss_text(loss) == text

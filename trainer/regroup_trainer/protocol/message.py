@@ -110,6 +110,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
+def loss_text(loss: float) -> str:
+    """A loss for people: four decimals, or four significant digits where those would hide it."""
+    return f"{loss:.3e}" if 0 < abs(loss) < 1e-3 else f"{loss:.4f}"
+
+
 def shorten(text: str) -> str:
     """The beginning of a text, with escapes for what cannot be printed."""
     shown = printable(text[: QUOTE_LIMIT + 1])

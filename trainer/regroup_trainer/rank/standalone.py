@@ -32,6 +32,7 @@ from regroup_trainer.protocol.generation import (
     GenerationRecord,
     MemberRecord,
 )
+from regroup_trainer.protocol.message import loss_text
 from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress, RankReport, Restored
 from regroup_trainer.rank.launch import Launch
 
@@ -164,7 +165,7 @@ def _line(report: RankReport) -> str:
         case Restored(path=str()):
             return f"resumed from step {report.step}: {report.path}"
         case Progress():
-            loss = "not finite" if report.loss is None else f"{report.loss:.4f}"
+            loss = "not finite" if report.loss is None else loss_text(report.loss)
             clock = time.strftime("%H:%M:%S", time.localtime(report.time))
             return (
                 f"{clock} step {report.step}: loss {loss}, {report.tokens_per_second:.0f} samples/s"

@@ -22,7 +22,10 @@ let lastSlow = 0;
 const NOTHING = "–";
 const shown = (value) => (value === null || value === undefined || value === "" ? NOTHING : value);
 const percent = (value) => (value ? `${Math.round(100 * value)} %` : NOTHING);
-const loss = (value) => (typeof value === "number" ? value.toFixed(4) : NOTHING);
+function loss(value) {
+  if (typeof value !== "number") return NOTHING;
+  return value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(3) : value.toFixed(4);
+}
 const steps = (job) => (job.totalSteps ? `${job.step} / ${job.totalSteps}` : `${job.step}`);
 const clock = (seconds) =>
   seconds === null ? NOTHING : new Date(1000 * seconds).toLocaleString(undefined, { hour12: false });
