@@ -179,17 +179,27 @@ def test_a_coordinator_that_starts_while_ranks_save_again_waits_as_well(term: in
     assert status(job).ledger.lost_steps == 0
 
 
-def test_ranks_that_lose_a_peer_before_they_are_suspended_save_in_the_next_generation() -> None:
-    """Its number was reserved ahead, so that a volume that is still full does not stop it."""
+@pytest.mark.parametrize("fewest", [1, 3])
+def test_ranks_that_lose_a_peer_before_they_are_suspended_save_in_the_next_generation(
+    fewest: int,
+) -> None:
+    """Its number was reserved ahead, so that a volume that is still full does not stop it. It trains
+    no step, so it may be smaller than one that does.
+    """
     job, agents = start_job(steps=1_000_000)
+    job.update_desired(min_replicas=fewest)
+    job.wait(1.0)
     job.save_every = 1_000_000
     job.update_desired(suspend=True)
     refuse_the_save(job, agents, 5)
     step, number = agents[0].step, job.record.number
     for agent in agents:
         agent.ranks_run = True
-    job.fail_rank(agents[2])
-    job.wait(3.0)
+    if fewest == 1:
+        job.fail_rank(agents[2])
+    else:
+        job.crash(agents[2])
+    job.wait(8.0)
     assert job.record.number > number
     assert status(job).phase == "suspended"
     assert job.saved_step >= step > 0

@@ -26,8 +26,10 @@ def _whole_groups(workers: int, desired: Desired) -> int:
 
 
 def least_workers(desired: Desired) -> int:
-    """Members of the smallest generation that may train."""
+    """Members of the smallest generation that may train. One that is to be suspended only saves."""
     group = desired.replica_group_size
+    if desired.suspend:
+        return group
     return max(-(-desired.min_replicas // group) * group, group)
 
 
