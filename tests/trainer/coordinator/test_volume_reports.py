@@ -183,8 +183,8 @@ def test_a_coordinator_that_starts_while_ranks_save_again_waits_as_well(term: in
 def test_ranks_that_lose_a_peer_before_they_are_suspended_save_in_the_next_generation(
     fewest: int,
 ) -> None:
-    """Its number was reserved ahead, so that a volume that is still full does not stop it. It trains
-    no step, so it may be smaller than one that does.
+    """Its number was reserved ahead, so that a volume that is still full does not stop it. It
+    trains no step, so it may be smaller than one that does.
     """
     job, agents = start_job(steps=1_000_000)
     job.update_desired(min_replicas=fewest)
