@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import click
 
@@ -45,23 +44,23 @@ def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
         try:
             if not installed:
                 install(stage, screen, OUTPUT)
-            found = record.read(OUTPUT / OBSERVED) | observe(stage, chosen, screen)
+            observe(stage, chosen, screen)
         finally:
             if not keep:
                 stage.cluster.down()
     except (DemoError, DevclusterError) as error:
         sys.exit(f"The faults could not be tried: {error}")
+    found = record.read(OUTPUT / OBSERVED)
     PAGE.write_text(page(found))
     screen.report(f"The page is {PAGE.relative_to(ROOT)}")
     sys.exit(1 if any(problems(one.expected, found[one.slug]) for one in chosen) else 0)
 
 
-def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> dict[str, Observed]:
-    """What is seen of these faults, one after another. Raises DemoError."""
-    folder = OUTPUT / "monitoring"
+def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> None:
+    """Write to OBSERVED what is seen of these faults, one after another. Raises DemoError."""
+    folder, file = OUTPUT / "monitoring", OUTPUT / OBSERVED
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    found: dict[str, Observed] = {}
     with monitored(stage, folder) as (server, manager):
         scene = Scene(stage, server, manager, screen)
         stage.kubectl.apply(strikes.sample(), namespace=NAMESPACE)
@@ -69,17 +68,11 @@ def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> dict
             with screen.step(f"Waiting until {strikes.SAMPLE} trains and no alert is about it"):
                 wait_whole(scene, strikes.SAMPLE)
             screen.title(f"{fault.name}: {fault.done}")
-            found[fault.slug] = Course(scene, fault).run()
-            report(fault, found[fault.slug], screen)
-            keep_observed(OUTPUT / OBSERVED, found)
+            seen = Course(scene, fault).run()
+            report(fault, seen, screen)
+            record.write(file, record.read(file) | {fault.slug: seen})
             if fault.job != strikes.SAMPLE:
                 scene.must(f"kubectl delete trainingjob {fault.job}")
-    return found
-
-
-def keep_observed(file: Path, found: dict[str, Observed]) -> None:
-    """Add what was observed to what the file has."""
-    record.write(file, record.read(file) | found)
 
 
 def report(fault: Fault, seen: Observed, screen: Screen) -> None:

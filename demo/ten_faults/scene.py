@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from demo.job import Job
 from demo.prometheus import Prometheus, scrape_config
 from demo.promql import Server
 from demo.screen import Screen
+from demo.shell import type_line
 from demo.short_rules import shortened_groups
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import CLAIM, shared_claim
@@ -70,16 +70,8 @@ class Scene:
         programs = (Path(sys.executable).parent, self.stage.cluster.bin)
         path = ":".join([*map(str, programs), os.environ["PATH"]])
         environment = {**self.stage.kubectl.environment(), "PATH": path, "COLUMNS": "80"}
-        done = subprocess.run(
-            ["bash", "-c", line],
-            env=environment,
-            timeout=SECONDS,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        return done.returncode, done.stdout.rstrip()
+        code, output = type_line(line, environment, SECONDS)
+        return code, output.rstrip()
 
     def must(self, line: str) -> None:
         """Type a line that has to succeed. Raises StoryError."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from demo.errors import StoryError
 from demo.screen import Screen
+from demo.shell import type_line
 from demo.walkthrough.documented import Documented
 from demo.walkthrough.transcript import Transcript
 
@@ -39,25 +40,12 @@ class Terminal:
     def type_line(self, line: str) -> str:
         """Type a line that no page has. Raises StoryError when it fails."""
         self.screen.report(f"$ {line}")
-        try:
-            done = subprocess.run(
-                ["bash", "-c", line],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise StoryError(f"`{line}` did not end within {SECONDS:.0f} s") from error
-        self.transcript.typed(line, done.stdout)
-        self.screen.report(done.stdout.rstrip(), "dim")
-        if done.returncode:
-            raise StoryError(f"`{line}` failed with exit code {done.returncode}: {done.stdout}")
-        return done.stdout
+        code, output = type_line(line, self.environment, SECONDS, self.folder)
+        self.transcript.typed(line, output)
+        self.screen.report(output.rstrip(), "dim")
+        if code:
+            raise StoryError(f"`{line}` failed with exit code {code}: {output}")
+        return output
 
     @contextmanager
     def running(self, line: str) -> Iterator[str]:

@@ -19,6 +19,8 @@ class LoopbackServer:
     """Serves what `_handler` answers. A context manager."""
 
     def __init__(self, address: str, port: int) -> None:
+        self._ends = threading.Event()
+        """Ends the wait of a handler that does not answer."""
         self._server = ThreadingHTTPServer((address, port), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -35,6 +37,7 @@ class LoopbackServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ends.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
-from types import TracebackType
 from typing import Any
 
 from google.protobuf import json_format
@@ -81,7 +79,6 @@ class OtlpReceiver(LoopbackServer):
         self.paths: list[str] = []
         self.headers: list[Mapping[str, str]] = []
         self.requests: list[ExportTraceServiceRequest] = []
-        self._ends = threading.Event()
         super().__init__("127.0.0.1", 0)
 
     @property
@@ -101,15 +98,6 @@ class OtlpReceiver(LoopbackServer):
             of_trace = [span for span in spans if span.trace_id == root.trace_id]
             found[str(values_of(root.attributes)["regroup.generation"])] = of_trace
         return found
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ends.set()
-        super().__exit__(kind, error, trace)
 
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):

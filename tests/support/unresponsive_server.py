@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from http.server import BaseHTTPRequestHandler
-from types import TracebackType
 
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 
@@ -14,22 +12,12 @@ class UnresponsiveServer(LoopbackServer):
 
     def __init__(self, *, answers: bool) -> None:
         self.answers = answers
-        self._ends = threading.Event()
         super().__init__("127.0.0.1", 0)
 
     @property
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ends.set()
-        super().__exit__(kind, error, trace)
 
     def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
 import time
@@ -21,11 +20,10 @@ from regroup.cli.ui_commands import ui
 from regroup.cli.validate_command import find_problems, validate
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
-from regroup.local.interruption import RunAbandonedError, until_the_end
+from regroup.local.interruption import play
 from regroup.local.local_desired import local_desired, ranks_per_worker
-from regroup.local.local_run import LocalRun, LocalRunError
+from regroup.local.local_run import LocalRun
 from regroup.local.run_folder import explain
-from regroup.local.run_lock import FolderError
 from regroup.local.summary import sentence, summarize, write
 from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
 from regroup_operator.api.spec import TrainingJobSpec
@@ -179,12 +177,8 @@ def _print_more(outcome: Outcome, command: str) -> None:
 def _play(local: LocalRun, plain: bool) -> Outcome:
     with Display(Console(), plain) as display:
         local.on_status, local.on_note, local.on_line = display.show, display.note, display.line
-        try:
-            return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
-        except (LocalRunError, FolderError, RunAbandonedError) as error:
-            raise click.ClickException(str(error)) from None
-        except OSError as error:
-            raise click.ClickException(explain(error, Path(local.desired.directory))) from None
+        directory = Path(local.desired.directory)
+        return play(local, display.note, "saving, then stopping", directory)
 
 
 def _only_job(file: Path) -> JobFile:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+import click
+
+from regroup.local.local_run import LocalRunError
+from regroup.local.run_folder import explain
+from regroup.local.run_lock import FolderError
 from regroup_trainer.system.process_signals import ignore_signals
 
 Outcome_co = TypeVar("Outcome_co", covariant=True)
@@ -26,6 +32,20 @@ class Run(Protocol[Outcome_co]):
 
     def suspend(self) -> None:
         """Have it save where it can, and stop."""
+
+
+def play(
+    run: Run[Outcome_co], note: Callable[[str], None], message: str, directory: Path
+) -> Outcome_co:
+    """`until_the_end`, in a loop of its own; `directory` is that of the run. Raises
+    click.ClickException for what goes wrong on this machine.
+    """
+    try:
+        return asyncio.run(until_the_end(run, note, message))
+    except (LocalRunError, FolderError, RunAbandonedError) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(explain(error, directory)) from None
 
 
 async def until_the_end(

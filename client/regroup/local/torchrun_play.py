@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -15,11 +14,8 @@ from rich.console import Console
 
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import Fault, never_injected
-from regroup.local.interruption import RunAbandonedError, until_the_end
+from regroup.local.interruption import play
 from regroup.local.local_desired import ranks_per_worker
-from regroup.local.local_run import LocalRunError
-from regroup.local.run_folder import explain
-from regroup.local.run_lock import FolderError
 from regroup.local.summary import write
 from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.spec import TrainingJobSpec
@@ -60,12 +56,7 @@ def play_torchrun(
     with Display(Console(), plain) as display:
         run.on_line, run.on_note = display.line, display.note
         run.on_step = partial(display.show_step, " ".join(wanted.script.arguments[:1]))
-        try:
-            outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
-        except (LocalRunError, FolderError, RunAbandonedError) as error:
-            raise click.ClickException(str(error)) from None
-        except OSError as error:
-            raise click.ClickException(explain(error, wanted.directory)) from None
+        outcome = play(run, display.note, "stopping", wanted.directory)
     summary = _summarize(run, outcome, time.monotonic() - start)
     steps = f"step {run.step.step}, " if run.step else ""
     click.echo(

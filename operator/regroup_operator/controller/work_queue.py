@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from regroup_trainer.system.backoff import backoff_seconds
+from regroup_trainer.system.backoff import retry_seconds
 
 Key = TypeVar("Key")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 60.0
@@ -33,8 +33,7 @@ PATIENT_SECONDS = 1.0
 
 def retry_pause(failures: int) -> float:
     """Seconds until the next try, after so many failures in a row."""
-    # One more than there were: also the first failure has a pause.
-    return backoff_seconds(failures + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    return retry_seconds(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
 
 class Urgency(IntEnum):

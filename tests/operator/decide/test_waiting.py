@@ -135,28 +135,21 @@ def with_a_pod_whose_image_does_not_come() -> Plan:
     return planned(simulation, replace(simulation.observed(), pulls=pulls))
 
 
-def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
+def with_a_container_that_waits(reason: str, message: str) -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
     simulation.pods[pod.name] = replace(
-        pod,
-        node="n2",
-        waiting_reason="CreateContainerConfigError",
-        waiting_message='secret "wandb" not found',
+        pod, node="n2", waiting_reason=reason, waiting_message=message
     )
     return planned(simulation)
+
+
+def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
+    return with_a_container_that_waits("CreateContainerConfigError", 'secret "wandb" not found')
 
 
 def with_a_container_that_the_runtime_cannot_make() -> Plan:
-    simulation = started()
-    pod = simulation.workers()[0]
-    simulation.pods[pod.name] = replace(
-        pod,
-        node="n2",
-        waiting_reason="CreateContainerError",
-        waiting_message="no command specified",
-    )
-    return planned(simulation)
+    return with_a_container_that_waits("CreateContainerError", "no command specified")
 
 
 def with_a_full_quota() -> Plan:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from regroup_trainer.system.backoff import MOST_PATIENCE, Patience, backoff_seconds
+from regroup_trainer.system.backoff import MOST_PATIENCE, Patience, backoff_seconds, retry_seconds
 
 
 def test_pauses_double_up_to_the_longest() -> None:
     assert [backoff_seconds(n, 1, 10) for n in range(1, 8)] == [0, 1, 2, 4, 8, 10, 10]
+    assert [retry_seconds(n, 1, 10) for n in range(7)] == [0, 1, 2, 4, 8, 10, 10]
 
 
 def test_patience_doubles_with_each_late_answer_and_ends_with_one_in_time() -> None:

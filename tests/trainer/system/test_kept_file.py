@@ -31,7 +31,7 @@ def test_a_slow_disk_holds_up_nobody_and_gets_only_the_newest_text(
         may_write.wait(60)
         written.append(text)
 
-    monkeypatch.setattr(kept_file, "_replace", replace)
+    monkeypatch.setattr(kept_file, "replace_text", replace)
     kept = KeptFile(tmp_path / "kept")
     for number in range(100):
         kept.write(str(number))

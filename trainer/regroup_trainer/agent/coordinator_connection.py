@@ -24,7 +24,7 @@ from regroup_trainer.protocol.coordinator_messages import (
 from regroup_trainer.protocol.generation import RecordWanted
 from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
 from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
-from regroup_trainer.system.backoff import Patience, backoff_seconds
+from regroup_trainer.system.backoff import Patience, retry_seconds
 from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -129,7 +129,7 @@ class CoordinatorConnection:
                         self._problem,
                     )
                 await asyncio.sleep(
-                    backoff_seconds(attempts + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                    retry_seconds(attempts, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 )
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool:

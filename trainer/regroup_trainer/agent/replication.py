@@ -32,7 +32,7 @@ from regroup_trainer.protocol.message import (
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
-from regroup_trainer.system.backoff import backoff_seconds
+from regroup_trainer.system.backoff import retry_seconds
 from regroup_trainer.system.memory_limit import available_bytes
 
 PIECE_BYTES = 1 << 20
@@ -97,9 +97,7 @@ class SnapshotSender:
                     failures = 0
                     continue
                 failures += 1
-                await asyncio.sleep(
-                    backoff_seconds(failures + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-                )
+                await asyncio.sleep(retry_seconds(failures, RETRY_SECONDS, LONGEST_RETRY_SECONDS))
                 self._waiting.put_nowait((number, shard))
 
     async def _put(

@@ -28,6 +28,7 @@ from regroup_trainer.data.data_set_fingerprint import ACCEPT, DataSetFingerprint
 from regroup_trainer.errors import CheckpointError, ConfigurationError, StorageError
 from regroup_trainer.step.plain_values import load_plain
 from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.kept_file import replace_text
 from regroup_trainer.system.volume_errors import may_pass
 
 _METADATA = ".metadata"
@@ -165,9 +166,7 @@ def exchange_reading(layout: Layout, manifest: Manifest, identity: RunIdentity) 
     if samples and step == str(manifest.step):
         path.unlink()
         return samples
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(now)
-    temporary.replace(path)
+    replace_text(path, now)
     return ""
 
 

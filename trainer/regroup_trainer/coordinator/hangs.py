@@ -58,9 +58,10 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     given = given and max(given, LEAST_GIVEN_SECONDS)
     if current.unmanaged and not has_session:
         return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
-    sources = {report.restored_from for report in current.restored.values()}
-    if current.progress is None and may_start_slowly(current.record.restored_from, sources):
-        return max(given, FIRST_STEP_SECONDS)
+    if current.progress is None:
+        sources = (report.restored_from for report in current.restored.values())
+        if may_start_slowly(current.record.restored_from, sources):
+            return max(given, FIRST_STEP_SECONDS)
     return given or max(LEAST_SECONDS, STEPS * current.usual_step_seconds())
 
 

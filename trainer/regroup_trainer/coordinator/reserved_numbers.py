@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.system.backoff import backoff_seconds
+from regroup_trainer.system.backoff import retry_seconds
 
 NUMBERS_AHEAD = 8
 """So many generations can follow one another while the volume is full."""
@@ -79,7 +79,7 @@ class ReservedNumbers:
         self._requested, self.refusal, self.is_unanswered = False, why, False
         self._is_doubted = self._asked_before_doubt = False
         self._refusals += 1
-        pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        pause = retry_seconds(self._refusals, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._retry_at = now + pause
 
     def on_unanswered(self, why: str) -> None:

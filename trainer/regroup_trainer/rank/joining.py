@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -36,11 +37,11 @@ class JoinedGeneration:
     """When (monotonic) this rank began to enter the generation."""
     joined_at: float = field(default_factory=time.monotonic)
     """When (monotonic) it had joined the process group."""
-    busy: BusyReports = field(init=False)
-    """What it reports before its first step."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "busy", BusyReports(self.assignment, self.channel))
+    @cached_property
+    def busy(self) -> BusyReports:
+        """What it reports before its first step."""
+        return BusyReports(self.assignment, self.channel)
 
 
 def join(assignment: Assignment, channel: Channel, began: float | None = None) -> JoinedGeneration:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
@@ -24,11 +25,11 @@ class Launch:
     """Called when the program has ended well. A Session sets it."""
     process: int = field(default_factory=os.getpid)
     """The id of the rank's own process. Those that it forks do not report."""
-    busy: BusyReports = field(init=False)
-    """What it reports before it has a Session."""
 
-    def __post_init__(self) -> None:
-        self.busy = BusyReports(self.assignment, self.channel)
+    @cached_property
+    def busy(self) -> BusyReports:
+        """What it reports before it has a Session."""
+        return BusyReports(self.assignment, self.channel)
 
     def report_last_line(self) -> None:
         """Report that the program has done its work, and only the end of its process follows."""

@@ -39,7 +39,7 @@ from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
-from regroup_trainer.system.backoff import backoff_seconds
+from regroup_trainer.system.backoff import retry_seconds
 from regroup_trainer.system.phase_clock import PhaseClock
 
 _BUSY_SECONDS = 1.0
@@ -258,7 +258,7 @@ class RunningGeneration:
         while self._needs_save(decision) and not self._checkpointer.save_durably():
             failures += 1
             self._snapshot_unsaved()
-            pause = backoff_seconds(failures + 1, _SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS)
+            pause = retry_seconds(failures, _SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS)
             decision = self._wait(pause, decision)
         if decision == Decision.RELOAD:
             self._retains = False  # the next generation starts from the checkpoint

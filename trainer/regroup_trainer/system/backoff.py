@@ -8,11 +8,16 @@ MOST_PATIENCE: Final = 8.0
 """Times as long as usual."""
 
 
-def backoff_seconds(failures: int, first: float, longest: float) -> float:
-    """Seconds to wait after `failures` failures in a row: none after the first one, `first` after
-    the second one, then doubling up to `longest`.
+def retry_seconds(failures: int, first: float, longest: float) -> float:
+    """Seconds to wait after `failures` failures in a row: `first` after the first one, then
+    doubling up to `longest`.
     """
-    return 0.0 if failures <= 1 else min(longest, first * 2.0 ** min(failures - 2, 30))
+    return 0.0 if failures < 1 else min(longest, first * 2.0 ** min(failures - 1, 30))
+
+
+def backoff_seconds(failures: int, first: float, longest: float) -> float:
+    """The same where the first failure has no pause: `first` comes after the second one."""
+    return retry_seconds(failures - 1, first, longest)
 
 
 class Patience:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class KeptFile:
     def _write_all(self, path: Path) -> None:
         while (text := self._take()) is not None:
             try:
-                _replace(path, text)
+                replace_text(path, text)
                 self._failed = False
             except OSError as error:
                 if not self._failed:
@@ -63,8 +64,10 @@ class KeptFile:
             return text
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a whole file, so that a reader finds the former or the new text."""
-    temporary = path.with_name(f".{path.name}")
+def replace_text(path: Path, text: str) -> None:
+    """Write a whole file, so that a reader finds the former or the new text, also where another
+    process does the same. Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
-from regroup_trainer.system.backoff import backoff_seconds
+from regroup_trainer.system.backoff import retry_seconds
 from regroup_trainer.system.otlp_settings import OtlpSettings
 from regroup_trainer.system.spans import MOST_SPANS, Span, export_request
 
@@ -75,8 +75,7 @@ class SpanExporter:
         while spans := self._next():
             self._send(spans)
             if self._failures:
-                # One more than there were: also the first failure has a pause.
-                pause = backoff_seconds(self._failures + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+                pause = retry_seconds(self._failures, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
                 with self._news:
                     self._news.wait_for(lambda: self._is_closed, pause)
 

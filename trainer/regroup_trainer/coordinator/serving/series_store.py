@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +13,7 @@ from regroup_trainer.coordinator.training_series import TrainingSeries
 from regroup_trainer.protocol.job_status import SERIES_FILE, Series
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.kept_file import replace_text
 
 KEPT_SECONDS = 15.0
 """What a coordinator that dies takes with it, at most."""
@@ -80,10 +80,8 @@ def read(file: Path) -> Series | None:
 
 def write(file: Path, text: str) -> None:
     """Replace the file. A volume that refuses is no loss of training: it is only noted."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        temporary.write_text(text)
-        temporary.replace(file)
+        replace_text(file, text)
     except OSError as error:
         log.debug("cannot keep the series of the job in %s: %s", file, error)
 
