@@ -100,6 +100,17 @@ def test_a_deadline_that_passes_between_two_reports_is_longer() -> None:
     assert "HangDetected" in {event.reason for event in job.core.state.journal.events()}
 
 
+def test_a_rank_on_an_overloaded_machine_gets_longer_for_its_step() -> None:
+    job, agents = train()
+    agents[2].heartbeat_delay = 0.5  # four times that is allowed
+    job.wait(1.0)
+    agents[1].stuck_in = READS
+    job.wait(6.0)
+    assert "HangDetected" not in {event.reason for event in job.core.state.journal.events()}
+    job.wait(2.0)
+    assert "HangDetected" in {event.reason for event in job.core.state.journal.events()}
+
+
 def test_nobody_waits_for_the_rank_that_hangs() -> None:
     job, agents = train()
     agents[1].stuck_in = READS

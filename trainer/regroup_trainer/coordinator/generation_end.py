@@ -109,7 +109,7 @@ def abort_members(
     seconds = abort_seconds(current)
     if not current.unmanaged and _may_retain_state(current) and _has_last_copy(state, current):
         seconds = max(seconds, LAST_COPY_SECONDS)
-    seconds += _allowance(state)
+    seconds += state.members.allowance(state.desired)  # a rank that is killed loses its state
     current.aborted_at = now
     saving = _save_seconds(current)
     current.leave_until = max(current.leave_until, now + seconds + saving)
@@ -156,14 +156,6 @@ def _save_seconds(current: CurrentGeneration) -> float:
     its log grows.
     """
     return SAVE_SECONDS if current.unmanaged and current.transition is None else 0.0
-
-
-def _allowance(state: State) -> float:
-    """Seconds more for ranks to leave while a member's machine is overloaded: killed ranks lose
-    their state.
-    """
-    members = state.members.overloaded.values()
-    return max((member.allowance(state.desired) for member in members), default=0.0)
 
 
 def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | None:

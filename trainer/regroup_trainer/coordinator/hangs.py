@@ -84,7 +84,7 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
     if current.diagnosed_at is not None and current.last_activity > current.diagnosed_at:
         current.diagnosed_at, current.stacks = None, {}
     if current.diagnosed_at is None:
-        if _may_hang(state, idle) and idle > deadline_seconds(current, state.desired):
+        if _may_hang(state, idle) and idle > _deadline(state, current):
             _ask_for_stacks(state, current, idle, now)
     elif len(current.stacks) == current.world_size or now - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
@@ -93,6 +93,11 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
 def _may_hang(state: State, idle: float) -> bool:
     """Whether it is worth to look for the deadline: none is shorter."""
     return idle > (state.desired.progress_timeout_seconds or LEAST_SECONDS)
+
+
+def _deadline(state: State, current: CurrentGeneration) -> float:
+    """An overloaded machine delays the steps as it delays heartbeats."""
+    return deadline_seconds(current, state.desired) + state.members.allowance(state.desired)
 
 
 def _report_busy(state: State, current: CurrentGeneration, idle: float, now: float) -> None:

@@ -151,6 +151,10 @@ class Members(Mapping[str, Member]):
         """Whether it is here and has not asked to leave."""
         return name in self._all and name not in self.leaving
 
+    def allowance(self, desired: Desired) -> float:
+        """Seconds more for ranks while the machine of a member is overloaded; 0: none is."""
+        return max((member.allowance(desired) for member in self.overloaded.values()), default=0.0)
+
     def add(self, member: Member) -> None:
         """It sent its hello just now. It takes the place of a member of that name."""
         if known := self._all.get(member.name):
