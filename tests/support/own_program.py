@@ -50,15 +50,16 @@ class Count:
 class Net(nn.Module):
     """A stack and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(8, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
             inputs = torch.relu(block(inputs))
-        return self.head(inputs)  # type: ignore[no-any-return]
+        return self.head(self.dropout(inputs))  # type: ignore[no-any-return]
 
 
 def read_options() -> argparse.Namespace:
@@ -67,6 +68,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--strategy", default="ddp")
     parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--data", default="")
     parser.add_argument("--directory")
@@ -84,7 +86,7 @@ def main() -> None:
         save_every_steps=4,
         non_finite="stop" if options.fail == "not-finite" else "skip",
     )
-    model = session.prepare(Net(), strategy=options.strategy)
+    model = session.prepare(Net(options.dropout), strategy=options.strategy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     count = Count(numpy.array(0) if options.fail == "array" else 0)

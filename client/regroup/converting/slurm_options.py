@@ -163,7 +163,7 @@ class Allocation:
 
     @property
     def gpus_of_node(self) -> int | None:
-        """GPUs of a worker."""
+        """GPUs of each node, so of each worker; None where the script asks for none."""
         if self.gpus_per_node is not None:
             return self.gpus_per_node
         if self.gpus is not None:

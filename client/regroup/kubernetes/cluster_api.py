@@ -68,7 +68,7 @@ class ClusterApi:
     # --- TrainingJobs -----------------------------------------------------------------------------
 
     def job(self, namespace: str, name: str) -> Object:
-        """One TrainingJob."""
+        """A TrainingJob as the API server has it."""
         asked = Request("get", PLURAL, namespace, name)
         return self._ask(
             asked, self._custom.get_namespaced_custom_object, **self._named(namespace, name)
@@ -139,17 +139,17 @@ class ClusterApi:
         return self._list(asked, call, namespace=namespace, label_selector=selector(job))
 
     def events(self, namespace: str, field_selector: str = "") -> list[Object]:
-        """Events of a namespace."""
+        """Events of a namespace; `field_selector` chooses among them, as in kubectl."""
         asked = Request("list", "events", namespace)
         call = self._core.list_namespaced_event
         return self._list(asked, call, namespace=namespace, field_selector=field_selector or None)
 
     def node(self, name: str) -> Object:
-        """One node."""
+        """A node, which the user may lack the right to read."""
         return self._ask(Request("get", "nodes", name=name), self._core.read_node, name=name)
 
     def quotas(self, namespace: str) -> list[Object]:
-        """The quotas of a namespace."""
+        """The ResourceQuotas of a namespace, with what is used of each."""
         asked = Request("list", "resourcequotas", namespace)
         return self._list(asked, self._core.list_namespaced_resource_quota, namespace=namespace)
 
@@ -188,11 +188,11 @@ class ClusterApi:
         return (found.get("status") or {}).get("allowed") is True
 
     def nodes(self) -> list[Object]:
-        """All nodes."""
+        """The nodes of the cluster, read page by page."""
         return self._list(Request("list", "nodes"), self._core.list_node)
 
     def claim(self, namespace: str, name: str) -> Object:
-        """A PersistentVolumeClaim."""
+        """A PersistentVolumeClaim with its status: whether it is bound, and to what."""
         asked = Request("get", "persistentvolumeclaims", namespace, name)
         call = self._core.read_namespaced_persistent_volume_claim
         return self._ask(asked, call, namespace=namespace, name=name)
@@ -205,7 +205,7 @@ class ClusterApi:
         return self._list(Request("list", plural), call, **where, **chosen)
 
     def config_map(self, namespace: str, name: str) -> Object:
-        """A ConfigMap."""
+        """A ConfigMap with its data."""
         asked = Request("get", "configmaps", namespace, name)
         call = self._core.read_namespaced_config_map
         return self._ask(asked, call, namespace=namespace, name=name)
@@ -217,7 +217,7 @@ class ClusterApi:
         self._ask(asked, call, namespace=namespace, body=body, **_dry(dry_run))
 
     def pod(self, namespace: str, name: str) -> Object:
-        """One pod."""
+        """A pod of any role, by its full name."""
         asked = Request("get", "pods", namespace, name)
         return self._ask(asked, self._core.read_namespaced_pod, namespace=namespace, name=name)
 

@@ -20,7 +20,7 @@ class Watched(Protocol):
     """What is needed of ClusterApi."""
 
     def job(self, namespace: str, name: str) -> Object:
-        """The job as it is."""
+        """The TrainingJob as the API server has it. Raises ClusterError."""
 
     def watch_job(
         self, namespace: str, name: str, version: str, seconds: float

@@ -221,7 +221,7 @@ class _Frames:
         return frame.encode() if isinstance(frame, str) else bytes(frame)
 
     def send(self, frame: bytes) -> None:
-        """Send one."""
+        """Send a binary message of the WebSocket."""
         self._socket.send_binary(frame)
 
 

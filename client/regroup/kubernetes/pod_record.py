@@ -16,7 +16,7 @@ PULL_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImag
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """How a container ended."""
+    """The last end of a container, as the kubelet reports it."""
 
     exit_code: int
     reason: str
@@ -29,7 +29,7 @@ class ContainerEnd:
 
 @dataclass(frozen=True)
 class PodRecord:
-    """One pod of a job."""
+    """What verbs show of a pod. Fields that cannot be read have defaults."""
 
     name: str
     role: str

@@ -36,7 +36,7 @@ class Backend(Protocol):
         """The job with what this place fills in."""
 
     def add_code(self, document: Object, code: SentCode, packages: Packages | None) -> Object:
-        """The job with its code."""
+        """The job with what makes its pods run `code`, after they have installed `packages`."""
 
     def submit(self, document: Object, code: SentCode | None) -> Job:
         """Have it run."""

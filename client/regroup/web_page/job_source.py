@@ -68,7 +68,7 @@ class JobSource(Protocol):
         """All jobs by their identifiers."""
 
     def view(self, identifier: str) -> JobView:
-        """One job."""
+        """A job with its workers and events."""
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         """Loss and rates over time, the oldest first."""

@@ -48,7 +48,7 @@ class PageAnswers:
         return _encoded({"title": self._source.title, **page})
 
     async def job(self, identifier: str) -> bytes:
-        """One job."""
+        """The details of a job, read at most once in LOOK_SECONDS."""
         key = ("job", identifier)
         view = await self._recent(key, lambda: self._source.view(identifier), LOOK_SECONDS)
         return _encoded(page_data.job_details(identifier, view, datetime.now(UTC)))

@@ -68,7 +68,7 @@ def budgets_path(namespace: str | None) -> str:
 
 
 def nodes_path() -> str:
-    """The path of all nodes."""
+    """The path of the nodes, which have no namespace."""
     return f"{_CORE}/nodes"
 
 
@@ -216,7 +216,7 @@ class Cluster:
         await self._create_once(_core(document["metadata"]["namespace"], "events"), document)
 
     async def create_service(self, document: Object) -> Object:
-        """Create a Service. Returns it."""
+        """The Service as created. Raises ObjectConflictError where the name is taken."""
         return await self._create_own(services_path(_namespace(document)), document)
 
     async def change_service(self, document: Object, present: Identity) -> Object:
@@ -225,7 +225,7 @@ class Cluster:
         return await self._change(folder, document, present, ("selector", "ports"))
 
     async def create_network_policy(self, document: Object) -> Object:
-        """Create a NetworkPolicy. Returns it."""
+        """The NetworkPolicy as created. Raises ObjectConflictError where the name is taken."""
         return await self._create_own(policies_path(_namespace(document)), document)
 
     async def change_network_policy(self, document: Object, present: Identity) -> Object:

@@ -48,7 +48,7 @@ class _Refusal:
 
 
 class Refusals:
-    """The refusals of one job."""
+    """Which requests for a job the API server refused, and until when each is held back."""
 
     def __init__(self) -> None:
         self._by_kind: dict[Kind, _Refusal] = {}

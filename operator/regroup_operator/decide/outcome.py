@@ -10,6 +10,7 @@ from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide import failures
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import (
+    NO_MESSAGE,
     REQUEUE_SECONDS,
     Action,
     DeleteJob,
@@ -35,7 +36,7 @@ def written_outcome(status: TrainingJobStatus) -> JobOutcome | None:
             (c for c in status.conditions if c.type == kind and c.status == "True"), None
         )
         if condition is not None:
-            return JobOutcome(complete, condition.reason, condition.message)
+            return JobOutcome(complete, condition.reason, condition.message or NO_MESSAGE)
     return None
 
 

@@ -139,6 +139,10 @@ class Event:
     """Distinguishes events of one reason. An event of the same reason and key is made once."""
 
 
+NO_MESSAGE = "no reason was given"
+"""Of an end that its coordinator does not explain, or whose message was removed from the status."""
+
+
 @dataclass(frozen=True)
 class JobOutcome:
     """How the job ended, as the conditions Complete and Failed show it."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.launcher_policy import LauncherPolicy
-from regroup_operator.decide.plan import JobOutcome
+from regroup_operator.decide.plan import NO_MESSAGE, JobOutcome
 from regroup_operator.decide.staffing import keep_workers
 from regroup_operator.decide.succession import keep_coordinator, retain_coordinator
 from regroup_operator.observe.observed import AnyJob, Observed, Pod
@@ -34,10 +34,11 @@ def find_outcome(_job: AnyJob, observed: Observed, _now: datetime) -> JobOutcome
     outcome = report.outcome if report else None
     if outcome is None or outcome.result == "suspended":
         return None
+    message = outcome.message or NO_MESSAGE
     if outcome.result == "completed":
-        return JobOutcome(True, "Completed", outcome.message)
+        return JobOutcome(True, "Completed", message)
     is_reason = _REASON.fullmatch(outcome.reason)
-    return JobOutcome(False, outcome.reason if is_reason else "TrainingFailed", outcome.message)
+    return JobOutcome(False, outcome.reason if is_reason else "TrainingFailed", message)
 
 
 def is_training(_job: AnyJob, observed: Observed) -> bool:

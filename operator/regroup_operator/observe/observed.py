@@ -137,7 +137,7 @@ AnyJob = Job | InvalidJob
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the job."""
+    """What decisions may look at of a pod that carries the labels of the job."""
 
     name: str
     uid: str

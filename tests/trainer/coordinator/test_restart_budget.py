@@ -1,4 +1,4 @@
-"""When a program cannot start, and when it deserves more tries."""
+"""When a program cannot start, when it deserves more tries, and how its end is described."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from regroup_trainer.coordinator.restart_budget import (
     MOST_IN_A_ROW,
     TRIES,
     UNSEEN_SECONDS,
+    RestartBackoff,
     StartFailures,
     UnchargedEnds,
+    describe,
     is_asked_to_end,
     refusal,
 )
 from regroup_trainer.protocol.agent_messages import RankExit
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
@@ -210,3 +212,41 @@ def test_which_ends_somebody_outside_of_the_job_has_asked_for(
     changes: dict[str, object], asked: bool
 ) -> None:
     assert is_asked_to_end(make_end(0, "", **changes)) is asked
+
+
+def test_backoff_doubles_without_progress_and_starts_again_after_it() -> None:
+    restarts, desired = RestartBackoff(), make_desired(backoff_seconds=1.0, max_backoff_seconds=3.0)
+    assert [restarts.pause(5, desired) for _ in range(5)] == [0.0, 1.0, 2.0, 3.0, 3.0]
+    assert restarts.pause(6, desired) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        (
+            {"cause": "oom", "exit_code": 137, "signal": 9},
+            (
+                "rank 1 on gpt-w0-1 (node a) ran out of memory and was killed (raise the memory "
+                "limit, or use less)"
+            ),
+        ),
+        (
+            {"cause": "signal", "exit_code": 137, "signal": 9, "message": "INFO step 45"},
+            "rank 1 on gpt-w0-1 (node a) was ended by SIGKILL (out of memory?)",
+        ),
+        (
+            {"cause": "peer", "exit_code": 137, "signal": 9, "message": "it hung and was killed"},
+            "rank 1 on gpt-w0-1 (node a) was ended by SIGKILL: it hung and was killed",
+        ),
+        (
+            {"cause": "error", "exit_code": 1, "message": "x\nValueError: y\n"},
+            "rank 1 on gpt-w0-1 (node a) ended with exit code 1: ValueError: y",
+        ),
+    ],
+)
+def test_the_end_of_a_rank_is_described_in_a_sentence(
+    end: dict[str, object], sentence: str
+) -> None:
+    report = RankExit.model_validate({"generation": GenerationNumber(1, 1), "rank": 1, **end})
+    place = MemberRecord(member="u", index=0, pod="gpt-w0-1", node="a", first_rank=0, ranks=2)
+    assert describe(report, place) == sentence

@@ -156,6 +156,18 @@ def test_resizes_leave_no_trace_in_losses_rates_and_samples(
     assert audit(tmp_path) == []
 
 
+def test_a_resumed_run_draws_the_random_numbers_of_an_undisturbed_one(
+    template: Template, tmp_path: Path, reference: RankOutcome
+) -> None:
+    whole = succeeded(template.run(record(tmp_path / "whole", 1, "--dropout=0.5")))[0].losses
+    parts: list[float | None] = []
+    for n, decisions in enumerate(({3: Decision.STOP}, {}), start=1):
+        made = record(tmp_path / "parts", 1, "--dropout=0.5", n=n)
+        parts += succeeded(template.run(made, decisions=decisions))[0].losses
+    assert parts == pytest.approx(whole)
+    assert whole != pytest.approx(reference.losses, rel=FP32_ROUNDING), "numbers were drawn"
+
+
 def test_other_objects_of_the_program_are_restored(template: Template, tmp_path: Path) -> None:
     succeeded(template.run(record(tmp_path, 2), decisions={4: Decision.STOP}))
     rank0 = succeeded(

@@ -22,7 +22,7 @@ _IDS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class MicroBatchPart:
-    """A micro-batch of a rank."""
+    """The samples of one forward and backward pass of a rank."""
 
     first: int
     """Position of its first sample in the stream of samples."""
