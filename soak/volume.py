@@ -85,17 +85,25 @@ class Slowness:
     def __init__(self, volume: SoakVolume) -> None:
         self._volume = volume
         self._end = threading.Event()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="slow-volume", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._end.is_set():
-            self._volume.stop()
-            self._end.wait(STOPPED_SECONDS)
-            self._volume.go_on()
-            self._end.wait(RUNNING_SECONDS)
+        try:
+            while not self._end.is_set():
+                self._volume.stop()
+                self._end.wait(STOPPED_SECONDS)
+                self._volume.go_on()
+                self._end.wait(RUNNING_SECONDS)
+        except Exception as error:  # raised in the main thread: the volume is not as it should be
+            self._error = error
 
     def end(self) -> None:
-        """The volume is as fast as before."""
+        """The volume is as fast as before. Raises RuntimeError if it was not slow all the time: no
+        later fault may count on a volume whose server is gone.
+        """
         self._end.set()
         self._thread.join()
+        if self._error is not None:
+            raise RuntimeError(f"the volume was not slow to the end: {self._error!r}")

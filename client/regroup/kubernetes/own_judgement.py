@@ -15,6 +15,12 @@ from regroup.kubernetes.quantities import count
 from regroup_operator.api.names import COORDINATOR, WORKER
 
 _EVENT_SECONDS = 600.0
+_UNSTARTED = {
+    "CreateContainerConfigError": "CreateContainerConfigError",
+    "CreateContainerError": "CreateContainerError",
+    "RunContainerError": "CreateContainerError",
+}
+"""Why a container waits, as the kubelet says -> as the operator does."""
 Finding = tuple[str, str]
 """Reason and sentence."""
 Find = Callable[[Sequence[PodRecord], Sequence[EventRecord]], Finding | None]
@@ -38,11 +44,10 @@ def _image(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding
 
 
 def _config(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
-    reasons = ("CreateContainerConfigError", "CreateContainerError")
-    pod = next((pod for pod in pods if pod.waiting_reason in reasons), None)
+    pod = next((pod for pod in pods if pod.waiting_reason in _UNSTARTED), None)
     if pod is None:
         return None
-    return pod.waiting_reason, f"pod {pod.name} cannot start: {pod.waiting_message}"
+    return _UNSTARTED[pod.waiting_reason], f"pod {pod.name} cannot start: {pod.waiting_message}"
 
 
 def _mount(_pods: Sequence[PodRecord], events: Sequence[EventRecord]) -> Finding | None:

@@ -274,6 +274,12 @@ def judged(pods: list[dict[str, Any]], events: list[dict[str, Any]] | None = Non
             "no command",
         ),
         (
+            [pod_object(containerStatuses=waiting("RunContainerError", "no device"))],
+            [],
+            "CreateContainerError",
+            "no device",
+        ),
+        (
             [pod_object(phase="Pending")],
             [event_object("FailedMount", "claim gone", "Pod", name="gpt-w0-1")],
             "FailedMount",
