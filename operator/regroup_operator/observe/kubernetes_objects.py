@@ -33,6 +33,7 @@ from regroup_operator.observe.observed import (
 from regroup_operator.observe.stored_status import read_status
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import printable
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
@@ -113,11 +114,11 @@ def read_pod(document: Object) -> Pod:
         true_conditions=frozenset(
             kind for kind, c in conditions.items() if c.get("status") == "True"
         ),
-        unschedulable=scheduled.get("message", "")
+        unschedulable=printable(scheduled.get("message", ""))
         if scheduled.get("reason") == "Unschedulable"
         else "",
         waiting_reason=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
+        waiting_message=printable(waiting.get("message", "")),
         waiting_container=waiting_container,
         exit_code=ended.get("exitCode"),
         ended=_time(ended.get("finishedAt")),

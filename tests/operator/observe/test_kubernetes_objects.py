@@ -68,6 +68,14 @@ def test_of_the_containers_of_a_worker_the_one_that_cannot_start_is_shown(
     assert (pod.waiting_container, pod.waiting_reason) == (container, reason)
 
 
+def test_what_registries_runtimes_and_schedulers_report_is_one_printable_line() -> None:
+    written = "no\n2026-01-01 INFO other/gpt: \x1b[2Jdone"
+    place = {"type": "PodScheduled", "reason": "Unschedulable", "message": written}
+    status = {"containerStatuses": [waits("trainer", "ErrImagePull", written)]}
+    pod = read_pod({**make_pod(), "status": {**status, "conditions": [place]}})
+    assert pod.waiting_message == pod.unschedulable == r"no\n2026-01-01 INFO other/gpt: \x1b[2Jdone"
+
+
 def test_what_is_beside_the_container_of_a_coordinator_does_not_speak_for_it() -> None:
     labels = names.labels("gpt", names.COORDINATOR, term=1)
     beside = [waits("proxy", "ErrImagePull"), {"name": "coordinator", "state": {"running": {}}}]
