@@ -114,9 +114,7 @@ def read_pod(document: Object) -> Pod:
         true_conditions=frozenset(
             kind for kind, c in conditions.items() if c.get("status") == "True"
         ),
-        unschedulable=printable(scheduled.get("message", ""))
-        if scheduled.get("reason") == "Unschedulable"
-        else "",
+        unschedulable=_unschedulable(scheduled),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=printable(waiting.get("message", "")),
         waiting_container=waiting_container,
@@ -213,6 +211,12 @@ def _main_of(containers: list[Object], role: str) -> Object:
     """The main one of these containers, or of these states of containers."""
     name = names.MAIN_CONTAINER if role == names.WORKER else role
     return next((c for c in containers if c["name"] == name), {})
+
+
+def _unschedulable(scheduled: Object) -> str:
+    """The words of the scheduler that cannot place a pod."""
+    is_it = scheduled.get("reason") == "Unschedulable"
+    return printable(scheduled.get("message", "")) if is_it else ""
 
 
 _PASSING = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
