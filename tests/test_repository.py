@@ -23,6 +23,7 @@ CODE = (*PRODUCT, "devcluster", "demo", "bench", "soak", "tools")
 PAGES = ("docs", "examples", "devcluster")
 LINE_LENGTH = 100
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_FILE = re.compile(r"`([a-z_./-]+/[\w.-]+\.(?:py|yaml|sh|toml)|test_\w+\.py)`")
 MAP = ROOT / "CONTRIBUTING.md"
 
 
@@ -146,13 +147,15 @@ def test_links_of_pages_lead_to_files_and_headings_that_exist() -> None:
 
 
 def test_files_that_pages_name_exist() -> None:
-    """`decide/planner.py` may leave out the folders above; what an example makes is exempt."""
+    """`decide/planner.py` may leave out the folders above, and a test all of them. What an example
+    makes is exempt.
+    """
     files = repository_files()
     unknown = [
         f"{page.relative_to(ROOT)}: {name}"
         for page in pages()
         if page.relative_to(ROOT).parts[0] != "examples"
-        for name in re.findall(r"`([a-z_./-]+/[\w.-]+\.(?:py|yaml|sh|toml))`", prose(page))
+        for name in re.findall(NAMED_FILE, prose(page))
         if not any(file.endswith(f"/{name}") for file in files)
     ]
     assert not unknown

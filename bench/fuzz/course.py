@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 from bench.fuzz.hostile_tenant import Findings, HostileTenant
-from bench.fuzz.judgement import names_field_and_value, troubles
+from bench.fuzz.judgement import last_line, names_field_and_value, troubles
 from bench.fuzz.quiet_jobs import QuietJobs
 from bench.harness import shown
 from tests.support.hostile_jobs import draw_ordinary_template, draw_template
@@ -106,7 +106,7 @@ def p99(samples: Sequence[float]) -> float:
 
 def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Outcome:
     """Run the operator, and all waves beside it. Raises TimeoutError when it does not act on an
-    ordinary job, and AssertionError when it does not start.
+    ordinary job, and AssertionError when it does not start, or ends by itself.
     """
     operator = installed_operator(api, folder)
     operator.start()
@@ -119,6 +119,10 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
                 QuietJobs(Namespace.make(other, f"quiet-{size.seed}"))
             ) as quiet:
                 _take_turns(outcome, tenant, quiet, size, report)
+    except TimeoutError as error:
+        end = last_line(operator.log.read_text(errors="replace"))
+        assert operator.exit_code() is None, f"the operator has ended ({operator.log}): {end}"
+        raise TimeoutError(f"{error} (the operator's log is {operator.log})") from error
     finally:
         outcome.exit_code = operator.stop()
         outcome.troubles += troubles(operator.log.read_text(errors="replace"))

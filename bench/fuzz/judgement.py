@@ -29,6 +29,11 @@ def troubles(log: str) -> list[str]:
     return [line for line in log.splitlines() if any(mark in line for mark in marks)]
 
 
+def last_line(log: str) -> str:
+    """What the operator logged last, such as why it ends; empty: nothing."""
+    return next(iter(log.splitlines()[-1:]), "")
+
+
 def is_judged(job: Json) -> bool:
     """Whether the operator has reported what it makes of a job."""
     return bool(ready(job).get("message")) or not is_ours(job)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bench.fuzz.course import p99
-from bench.fuzz.judgement import is_judged, names_field_and_value, troubles, unnamed_refusal
+from bench.fuzz.judgement import (
+    is_judged,
+    last_line,
+    names_field_and_value,
+    troubles,
+    unnamed_refusal,
+)
 from tests.support.kube_api import Json
 
 
@@ -67,6 +73,13 @@ def test_the_log_reports_errors_that_nobody_expects() -> None:
     assert troubles(quiet) == []
     loud = "ERROR a/b: reconcile failed\nTraceback (most recent call last):\nValueError: no"
     assert len(troubles(f"{quiet}\n{loud}")) == 2
+
+
+def test_the_last_line_of_the_log_says_why_an_operator_has_ended() -> None:
+    assert last_line("INFO it leads\nCRITICAL the operator ends: paused\n") == (
+        "CRITICAL the operator ends: paused"
+    )
+    assert last_line("") == ""
 
 
 def test_the_99th_percentile_of_few_samples_is_the_greatest() -> None:

@@ -130,8 +130,11 @@ def with_image_error(
 
 
 def _without_image(observed: Observed, reasons: Set[str]) -> Pod | None:
-    pods = (pod for pod in observed.workers if pod.alive and pod.waiting_reason in reasons)
-    return next(pods, None)
+    """A worker without the image of its main container. Another one's is named and waited for: a
+    sidecar keeps nobody from training, and the agent's is for an administrator to mend.
+    """
+    pods = (pod for pod in observed.workers if pod.alive and not pod.waiting_container)
+    return next((pod for pod in pods if pod.waiting_reason in reasons), None)
 
 
 def end(job: AnyJob, outcome: JobOutcome) -> DraftPlan:

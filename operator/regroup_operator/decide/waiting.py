@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from regroup_operator.api.names import COORDINATOR
+from regroup_operator.api.names import COORDINATOR, INJECTOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
@@ -162,8 +162,17 @@ def image_message(pod: Pod) -> str:
     """Which image of which pod cannot be pulled, why, and what to check."""
     where = f" on node {pod.node}" if pod.node else ""
     why = ": ".join(filter(None, (pod.waiting_reason, pod.waiting_message)))
-    field = "the operator's image" if pod.role == COORDINATOR else "spec.image or spec.template"
-    return f"cannot pull image {pod.image} of pod {pod.name}{where}: {why} (check {field})"
+    is_ours = pod.role == COORDINATOR or pod.waiting_container == INJECTOR
+    field = "the operator's image" if is_ours else "spec.image or spec.template"
+    other = pod.waiting_container
+    what = f"the image of container {other}" if other else f"image {pod.image}"
+    return f"cannot pull {what} of pod {pod.name}{where}: {why} (check {field})"
+
+
+def _container(pod: Pod) -> str:
+    """The container that waits, and where."""
+    name = f"container {pod.waiting_container}" if pod.waiting_container else "the container"
+    return f"{name} of pod {pod.name} on node {pod.node}"
 
 
 def _container_config(view: JobView) -> Waiting | None:
@@ -171,7 +180,7 @@ def _container_config(view: JobView) -> Waiting | None:
     pod = _first_live(view, lambda pod: pod.waiting_reason == reason.name)
     if pod is None:
         return None
-    what = f"cannot make the container of pod {pod.name} on node {pod.node}: {pod.waiting_message}"
+    what = f"cannot make {_container(pod)}: {pod.waiting_message}"
     advice = "make what is missing, or correct its name in spec.template"
     return Waiting.of(reason, f"{what} ({advice})")
 
@@ -180,8 +189,8 @@ def _refused_by_runtime(view: JobView) -> Waiting | None:
     pod = _first_live(view, lambda pod: pod.waiting_reason in _RUNTIME_REASONS)
     if pod is None:
         return None
-    where = f"the container of pod {pod.name} on node {pod.node}"
-    text = f"the runtime cannot make {where}: {pod.waiting_message or pod.waiting_reason}"
+    why = pod.waiting_message or pod.waiting_reason
+    text = f"the runtime cannot make {_container(pod)}: {why}"
     return Waiting.of(WaitingReason.CreateContainerError, f"{text} ({CHECK_START})")
 
 

@@ -33,6 +33,7 @@ from regroup_operator.observe.observed import (
 from regroup_operator.observe.stored_status import read_status
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import printable
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
@@ -91,6 +92,7 @@ def read_pod(document: Object) -> Pod:
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
     main = _main_of(status.get("containerStatuses", []), role)
+    waiting_container, waiting = _waiting(status, main, role)
     state = main.get("state", {})
     ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
     annotations = metadata.get("annotations", {})
@@ -112,11 +114,10 @@ def read_pod(document: Object) -> Pod:
         true_conditions=frozenset(
             kind for kind, c in conditions.items() if c.get("status") == "True"
         ),
-        unschedulable=scheduled.get("message", "")
-        if scheduled.get("reason") == "Unschedulable"
-        else "",
-        waiting_reason=state.get("waiting", {}).get("reason", ""),
-        waiting_message=state.get("waiting", {}).get("message", ""),
+        unschedulable=_unschedulable(scheduled),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=printable(waiting.get("message", "")),
+        waiting_container=waiting_container,
         exit_code=ended.get("exitCode"),
         ended=_time(ended.get("finishedAt")),
         exit_reason=ended.get("reason", ""),
@@ -210,6 +211,28 @@ def _main_of(containers: list[Object], role: str) -> Object:
     """The main one of these containers, or of these states of containers."""
     name = names.MAIN_CONTAINER if role == names.WORKER else role
     return next((c for c in containers if c["name"] == name), {})
+
+
+def _unschedulable(scheduled: Object) -> str:
+    """The words of the scheduler that cannot place a pod."""
+    is_it = scheduled.get("reason") == "Unschedulable"
+    return printable(scheduled.get("message", "")) if is_it else ""
+
+
+_PASSING = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
+"""Reasons of a container that waits for others, or to be started again."""
+
+
+def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
+    """Which container waits, and why; no name for the main one. Of a worker, that is the first
+    which cannot start: its init containers and sidecars are the template's, and the agent's.
+    """
+    others = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    for container in (main, *others) if role == names.WORKER else ():
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason", "") not in _PASSING:
+            return "" if container is main else container["name"], waiting
+    return "", main.get("state", {}).get("waiting", {})
 
 
 def read_claim(document: Object) -> Claim:

@@ -159,8 +159,10 @@ class Pod:
     unschedulable: str = ""
     """The scheduler's message about a pod that it cannot place."""
     waiting_reason: str = ""
-    """Why the main container waits, such as ErrImagePull."""
+    """Why a container waits, such as ErrImagePull."""
     waiting_message: str = ""
+    waiting_container: str = ""
+    """Which one that is; empty: the main one."""
     exit_code: int | None = None
     """Exit code of the main container's last end."""
     ended: str = ""

@@ -19,7 +19,7 @@ import pytest
 
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination
-from regroup_operator.controller.agent_survey import Agent
+from regroup_operator.controller.agent_survey import QUESTIONS_OF_A_NAMESPACE, Agent
 from regroup_operator.controller.coordination import (
     ANSWERS_A_SECOND,
     PAUSE_SECONDS,
@@ -371,6 +371,16 @@ async def test_coordinators_of_one_namespace_that_fail_leave_others_their_witnes
         line.coordinators.follow(other, nobody, [Agent("a", agent.address)])
         await until("a witness", lambda: view_of(line, other).contacts == {"a": unanswered})
         assert view_of(line, other).trusts_agents
+
+
+async def test_jobs_of_a_namespace_share_its_places_for_questions(line: Line) -> None:
+    nobody, keys = Target("uid", "127.0.83.1", 1, "secret"), [("a", "x"), ("a", "y"), ("b", "x")]
+    for key in keys:
+        line.coordinators.follow(key, nobody)
+    first, second, other = (line.coordinators._followers[key].survey.places for key in keys)
+    assert first is second
+    assert first is not other
+    assert first._value == QUESTIONS_OF_A_NAMESPACE
 
 
 def stand_still(seconds: float) -> None:

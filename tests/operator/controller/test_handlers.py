@@ -12,7 +12,13 @@ import pytest
 
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
-from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
+from regroup_operator.controller.handlers import (
+    REST_SECONDS,
+    WORKERS,
+    WORKERS_OF_A_NAMESPACE,
+    Operator,
+    rest_after,
+)
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.informer.job_pods import JobPods
 from regroup_trainer.system.machine_address import free_port
@@ -405,3 +411,28 @@ async def test_a_large_job_that_rests_gets_a_replacement_at_once(
     await until("rest", lambda: KEY in first.operator.queue._resting)
     await change_pod(api, "gpt-w1-1", "status", phase="Failed", reason="Evicted")
     await until("a replacement", lambda: "gpt-w1-2" in first.pods())
+
+
+async def test_rounds_of_one_namespace_that_do_not_end_leave_workers_for_others(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Key] = []
+
+    async def begin(_self: Reconciler, key: Key) -> None:
+        begun.append(key)
+        if key[0] == "slow":
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(Reconciler, "reconcile", begin)
+    queue = (await running()).operator.queue
+    for number in range(WORKERS):
+        queue.add(("slow", f"gpt{number}"))
+    await until("rounds", lambda: len(begun) >= WORKERS_OF_A_NAMESPACE)
+    for number in range(3):
+        queue.add(("other", f"gpt{number}"))
+    await until("those of the other", lambda: len(begun) >= WORKERS_OF_A_NAMESPACE + 3)
+    assert Counter(namespace for namespace, _ in begun) == {
+        "slow": WORKERS_OF_A_NAMESPACE,
+        "other": 3,
+    }
+    assert WORKERS_OF_A_NAMESPACE < WORKERS

@@ -704,6 +704,22 @@ def test_an_image_that_cannot_be_had_is_named_at_once_and_fails_a_job_that_never
     assert simulation.status.phase == "Failed"
 
 
+@pytest.mark.parametrize("container", ["fetch", "regroup-agent"])
+def test_an_image_of_another_container_is_named_and_waited_for(container: str) -> None:
+    """A sidecar keeps nobody from training, and the agent's image is an administrator's."""
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    for pod in simulation.workers():
+        waits = {"waiting_reason": "InvalidImageName", "waiting_container": container}
+        simulation.pods[pod.name] = replace(pod, **waits)  # type: ignore[arg-type]
+    simulation.round()
+    simulation.tick(61)
+    simulation.round()
+    assert simulation.status.phase == "Pending"
+    assert f"cannot pull the image of container {container} of pod" in simulation.status.message
+
+
 def test_the_first_error_of_a_registry_after_a_long_wait_for_a_node_fails_no_job() -> None:
     """The registry is away for a moment while nodes are added."""
     simulation = Simulation()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from regroup_operator.api.names import INJECTOR
 from regroup_operator.controller.internal_error import REASON
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.plan import Plan, PlanContext
@@ -135,12 +136,11 @@ def with_a_pod_whose_image_does_not_come() -> Plan:
     return planned(simulation, replace(simulation.observed(), pulls=pulls))
 
 
-def with_a_container_that_waits(reason: str, message: str) -> Plan:
+def with_a_container_that_waits(reason: str, message: str, container: str = "") -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
-    simulation.pods[pod.name] = replace(
-        pod, node="n2", waiting_reason=reason, waiting_message=message
-    )
+    waits = {"waiting_reason": reason, "waiting_message": message, "waiting_container": container}
+    simulation.pods[pod.name] = replace(pod, node="n2", **waits)  # type: ignore[arg-type]
     return planned(simulation)
 
 
@@ -150,6 +150,16 @@ def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
 
 def with_a_container_that_the_runtime_cannot_make() -> Plan:
     return with_a_container_that_waits("CreateContainerError", "no command specified")
+
+
+def with_an_init_container_that_names_a_secret_that_does_not_exist() -> Plan:
+    return with_a_container_that_waits(
+        "CreateContainerConfigError", 'secret "s3" not found', "fetch"
+    )
+
+
+def with_an_agents_image_that_cannot_be_pulled() -> Plan:
+    return with_a_container_that_waits("ErrImagePull", "no credentials", INJECTOR)
 
 
 def with_a_full_quota() -> Plan:
@@ -249,6 +259,19 @@ GIVEN = [
         (
             'cannot make the container of pod gpt-w0-1 on node n2: secret "wandb" not found (make '
             "what is missing, or correct its name in spec.template)"
+        ),
+    ),
+    (
+        with_an_init_container_that_names_a_secret_that_does_not_exist,
+        "CreateContainerConfigError",
+        'cannot make container fetch of pod gpt-w0-1 on node n2: secret "s3" not found',
+    ),
+    (
+        with_an_agents_image_that_cannot_be_pulled,
+        "ImageError",
+        (
+            "cannot pull the image of container regroup-agent of pod gpt-w0-1 on node n2: "
+            "ErrImagePull: no credentials (check the operator's image)"
         ),
     ),
     (

@@ -32,6 +32,58 @@ def test_the_image_is_that_of_the_main_container() -> None:
     assert read_pod(make_pod()).image == "t:1"
 
 
+WAITS = "PodInitializing"
+
+
+def waits(name: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {"name": name, "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "beside", "container", "reason"),
+    [
+        ([], [waits("trainer", "ErrImagePull")], "", "ErrImagePull"),
+        ([], [waits("trainer", "ContainerCreating")], "", "ContainerCreating"),
+        ([waits("regroup-agent", "ImagePullBackOff")], [], "regroup-agent", "ImagePullBackOff"),
+        (
+            [waits("fetch", "CreateContainerConfigError")],
+            [waits("trainer", WAITS)],
+            "fetch",
+            "CreateContainerConfigError",
+        ),
+        (
+            [waits("fetch", WAITS)],
+            [waits("proxy", "ErrImagePull"), {"name": "trainer", "state": {"running": {}}}],
+            "proxy",
+            "ErrImagePull",
+        ),
+        ([waits("fetch", "CrashLoopBackOff")], [waits("trainer", WAITS)], "", WAITS),
+    ],
+)
+def test_of_the_containers_of_a_worker_the_one_that_cannot_start_is_shown(
+    before: list[Any], beside: list[Any], container: str, reason: str
+) -> None:
+    status = {"initContainerStatuses": before, "containerStatuses": beside}
+    pod = read_pod({**make_pod(), "status": status})
+    assert (pod.waiting_container, pod.waiting_reason) == (container, reason)
+
+
+def test_what_registries_runtimes_and_schedulers_report_is_one_printable_line() -> None:
+    written = "no\n2026-01-01 INFO other/gpt: \x1b[2Jdone"
+    place = {"type": "PodScheduled", "reason": "Unschedulable", "message": written}
+    status = {"containerStatuses": [waits("trainer", "ErrImagePull", written)]}
+    pod = read_pod({**make_pod(), "status": {**status, "conditions": [place]}})
+    assert pod.waiting_message == pod.unschedulable == r"no\n2026-01-01 INFO other/gpt: \x1b[2Jdone"
+
+
+def test_what_is_beside_the_container_of_a_coordinator_does_not_speak_for_it() -> None:
+    labels = names.labels("gpt", names.COORDINATOR, term=1)
+    beside = [waits("proxy", "ErrImagePull"), {"name": "coordinator", "state": {"running": {}}}]
+    document = make_pod(name="gpt-c1", labels=labels)
+    pod = read_pod({**document, "status": {"containerStatuses": beside}})
+    assert (pod.role, pod.waiting_reason) == (names.COORDINATOR, "")
+
+
 @pytest.mark.parametrize(
     "edited",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import BaseModel, ValidationError
 
@@ -55,4 +57,25 @@ def test_an_unknown_field_is_refused() -> None:
         Restored(generation=NUMBER, rank=0, step=0).model_dump_json().replace("}", ', "stepp": 1}')
     )
     with pytest.raises(ValidationError, match="stepp"):
+        rank_report.validate_json(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [
+        ("loss", "1e999"),
+        ("gradient_norm", "NaN"),
+        ("epoch", "-Infinity"),
+        ("tokens", str(2**70)),
+        ("rank", str(-(2**70))),
+        ("seconds", '{"step": 1e999}'),
+        ("memory_bytes", f'{{"gpu": {2**70}}}'),
+    ],
+)
+def test_a_number_that_is_not_finite_or_has_too_many_bits_is_refused_by_name(
+    field: str, number: str
+) -> None:
+    fields = json.loads(Progress(generation=NUMBER, rank=0, step=3, time=1.5).model_dump_json())
+    text = json.dumps({**fields, field: "NUMBER"}).replace('"NUMBER"', number)
+    with pytest.raises(ValidationError, match=f"{field}: .* (finite number|63 bits)"):
         rank_report.validate_json(text)
