@@ -173,12 +173,13 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
     return file
 
 
-def kept(file: Path, case: str) -> list[Row]:
-    """The rows of all cases but this one, which is measured anew: only subjects of one case are
-    compared.
+def kept(file: Path, case: str = "", subject: str = "") -> list[Row]:
+    """The rows of a file but those of this case, or of this subject in it, which are measured
+    anew.
     """
     written = json.loads(file.read_text())["rows"] if file.exists() else []
-    return [Row(**row) for row in written if row["case"] != case]
+    rows = (Row(**row) for row in written)
+    return [row for row in rows if row.case != case or subject not in ("", row.subject)]
 
 
 def command(

@@ -25,6 +25,10 @@ SERVICES = "198.19.128.0/17"
 """Range of service addresses, where nothing listens: enough for a test of thousands of jobs."""
 
 
+READY_SECONDS = 180
+"""It takes four; on a machine with many other processes, a minute and more."""
+
+
 class ApiServer:
     """An API server that runs from `with` to the end of the block. It also ends with the thread
     that started it.
@@ -54,7 +58,7 @@ class ApiServer:
         try:
             wait_until(
                 self._ready,
-                60,
+                READY_SECONDS,
                 "A ready API server",
                 f"See {self._processes.log('kube-apiserver')}.",
             )

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +26,8 @@ from rich.console import Console
 from bench import harness
 from bench.operators import programs
 from bench.operators.cluster import POD_ADDRESSES
-from bench.operators.course import UNITS, Size, measure
+from bench.operators.course import STOCK, UNITS, Size, measure
+from bench.operators.tables import tables
 from devcluster.processes import run
 
 NAME = "operator"
@@ -36,7 +39,9 @@ CASES = {
     "300x8": Size(jobs=300, idle_seconds=60, replacements=100),
     "1000x8": Size(jobs=1000, idle_seconds=600, replacements=100),
 }
+QUICK = Size(jobs=1, idle_seconds=5, replacements=2)
 ALL = ("regroup", "trainer-v2", "floor", "regroup-stock", "trainer-v2-stock")
+TABLE_WIDTH = 140
 THEIR_REPLACEMENTS = 3
 """Each takes them ten seconds."""
 SETTINGS = (
@@ -47,35 +52,58 @@ SETTINGS = (
 
 @click.command()
 @click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Only these.")
-@click.option("--subject", "subjects", multiple=True, type=click.Choice(ALL))
+@click.option("--subject", "subjects", multiple=True, type=click.Choice(ALL), help="Only these.")
 @click.option("--quick", is_flag=True, help="One job, to see that it works.")
 @click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
 def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output: Path) -> None:
-    """Measure operators, one after another."""
+    """Measure operators, one after another. Exits with 1 when the course of one ends early."""
     _enter_namespace(subjects or ALL)
-    for case in ("1x8",) if quick else cases or tuple(CASES):
-        rows: list[harness.Row] = []
+    cases = ("1x8",) if quick else cases or tuple(CASES)
+    file = output / f"{NAME}.json"
+    if quick:
+        file.unlink(missing_ok=True)
+    are_whole = True
+    for case in cases:
         for subject in subjects or ALL:
-            rows += _measured(case, subject)
-        found = [*harness.kept(output / f"{NAME}.json", case), *rows]
-        file = harness.write(output, NAME, found, quick=quick)
-        Console(highlight=False, width=harness.TABLE_WIDTH).print(harness.table(NAME, rows))
-        click.echo(f"written to {file}")
+            rows, is_whole = _measured(case, subject, QUICK if quick else CASES[case])
+            # Written after each subject: a run that is cut short leaves what it has.
+            found = sorted([*harness.kept(file, case, subject), *rows], key=_place)
+            harness.write(output, NAME, found, quick=quick)
+            click.echo(f"written to {file}")
+            are_whole &= is_whole
+    for table in tables([*harness.kept(file)], cases):
+        Console(highlight=False, width=TABLE_WIDTH).print(table)
+    sys.exit(0 if are_whole else 1)
 
 
-def _measured(case: str, subject: str) -> list[harness.Row]:
-    size = CASES[case]
-    if not subject.startswith("regroup"):
-        size = Size(size.jobs, min(size.idle_seconds, 60), THEIR_REPLACEMENTS)
-    values, writes = asyncio.run(measure(size, subject, click.echo))
-    click.echo(f"{case} {subject}: {harness.shown(values)}")
+def _measured(case: str, subject: str, size: Size) -> tuple[list[harness.Row], bool]:
+    """Its rows, and whether they are all."""
+    size, begun = _size_for(subject, size), time.monotonic()
+    outcome = asyncio.run(measure(size, subject, click.echo))
+    click.echo(f"{case} {subject}: {harness.shown(outcome.found)}")
     by_who: Counter[str] = Counter()
-    for write, count in writes.items():
+    for write, count in outcome.writes.items():
         by_who[f"{write.who} {write.verb} {write.resource}"] += count
     for what, count in by_who.most_common():
         click.echo(f"  {count / size.jobs:6.2f} {what}")
+    ending = "" if outcome.is_whole else "; ended early"
+    click.echo(f"{case} {subject} took {time.monotonic() - begun:.0f} s{ending}")
     plan = harness.Plan(NAME, (case,), (subject,), UNITS, 1, lambda _case, _subject: SETTINGS)
-    return harness.rows(plan, case, subject, [values])
+    return harness.rows(plan, case, subject, [outcome.found]), outcome.is_whole
+
+
+def _size_for(subject: str, size: Size) -> Size:
+    """What is measured of a subject."""
+    if subject.endswith(STOCK):
+        # The limits of clients matter while jobs are created.
+        return Size(size.jobs, min(size.idle_seconds, 10), THEIR_REPLACEMENTS, restarts=False)
+    if subject != "regroup":
+        return Size(size.jobs, min(size.idle_seconds, 60), THEIR_REPLACEMENTS)
+    return size
+
+
+def _place(row: harness.Row) -> tuple[int, int]:
+    return list(CASES).index(row.case), ALL.index(row.subject)
 
 
 def _modules(subjects: Sequence[str]) -> tuple[programs.Module, ...]:
@@ -96,6 +124,8 @@ def _enter_namespace(subjects: Sequence[str]) -> None:
         os.environ[INSIDE] = "1"
         again = (sys.executable, "-m", "bench.operators", *sys.argv[1:])
         os.execvp("unshare", ("unshare", "--net", *as_root, "--", *again))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a watch of each coordinator
     run(["ip", "link", "set", "lo", "up"])
     run(["ip", "route", "replace", "local", POD_ADDRESSES, "dev", "lo"])
 

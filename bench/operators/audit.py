@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 POLICY = """\
@@ -38,6 +38,19 @@ def writes(log: Iterable[str]) -> Counter[Write]:
     """The writes of operators and controllers."""
     found = (_write(json.loads(line)) for line in log)
     return Counter(write for write in found if write is not None)
+
+
+def by_verb(found: Mapping[Write, int]) -> Counter[str]:
+    """How many there are of each verb."""
+    counted: Counter[str] = Counter()
+    for write, count in found.items():
+        counted[write.verb] += count
+    return counted
+
+
+def by_controllers(found: Mapping[Write, int]) -> int:
+    """How many came from the controllers of Kubernetes."""
+    return sum(count for write, count in found.items() if write.who.endswith("-controller"))
 
 
 def _write(event: dict[str, Any]) -> Write | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -50,12 +51,24 @@ class Client:
 
     async def request(self, method: str, path: str, body: Json | None = None) -> Json:
         """The answer. Raises RefusedError."""
+        async with self._slots:
+            return await self._send(method, path, body)
+
+    async def create(self, path: str, body: Json) -> float:
+        """Create an object. Returns when the request was sent, on the monotonic clock, without the
+        time that it waited for others. Raises RefusedError.
+        """
+        async with self._slots:
+            sent = time.monotonic()
+            await self._send("POST", path, body)
+            return sent
+
+    async def _send(self, method: str, path: str, body: Json | None) -> Json:
         headers = {"Content-Type": "application/json"}
         text = None if body is None else json.dumps(body)
-        async with (
-            self._slots,
-            self._session.request(method, self._url + path, data=text, headers=headers) as answer,
-        ):
+        async with self._session.request(
+            method, self._url + path, data=text, headers=headers
+        ) as answer:
             found = await answer.text()
         if answer.status >= 400:
             raise RefusedError(f"{method} {path}: {answer.status} {found[:1000]}")

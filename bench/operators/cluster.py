@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from devcluster.processes import cpu_seconds, memory_mib
 POD_ADDRESSES = "198.18.0.0/16"
 """All are local in the benchmark's network namespace."""
 PODS_PER_NODE = 110
-READY_SECONDS = 120.0
+READY_SECONDS = 300.0
 NAMESPACE = "bench"
 STAGES = (
     "node/fast/node-initialize.yaml",
@@ -53,7 +54,8 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """Raises LookupError when there is no such process."""
-    return Usage(cpu_seconds(pid), memory_mib(pid), memory_mib(pid, "VmHWM"))
+    rss, peak = (memory_mib(pid, kind) * 2**20 / 1e6 for kind in ("VmRSS", "VmHWM"))
+    return Usage(cpu_seconds(pid), rss, peak)
 
 
 class SimulatedCluster:
@@ -64,6 +66,7 @@ class SimulatedCluster:
         limits of requests that they come with; otherwise open ones.
         """
         self.stock_limits = stock_limits
+        self._report = report
         self._kwok = programs.build(programs.KWOK, report)
         self.folder = Path(tempfile.mkdtemp(prefix="regroup-bench-"))
         self.audit_log = self.folder / "audit.jsonl"
@@ -88,6 +91,11 @@ class SimulatedCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is None:
+            shutil.rmtree(self.folder)
+        else:
+            logs = shutil.copytree(self.server.log("etcd").parent, self.folder / "log")
+            self._report(f"what its programs have printed is in {logs}")
         self.server.stop()
 
     def client(self, name: str = "admin") -> Client:

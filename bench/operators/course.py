@@ -7,16 +7,17 @@ import random
 import signal
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bench.harness import Values
 from bench.operators import audit
-from bench.operators.client import Client, gather, until
+from bench.operators.client import Json, RefusedError, gather, until
 from bench.operators.cluster import SimulatedCluster, Usage, usage
 from bench.operators.floor import Floor
 from bench.operators.pods import PODS, PodWatch
 from bench.operators.subjects import REPLICAS, Regroup, Subject, TrainerV2
+from devcluster.errors import DevclusterError
 
 SUBJECTS: Mapping[str, type[Subject]] = {
     "regroup": Regroup,
@@ -32,24 +33,39 @@ UNITS = {
     "create_to_running_p50_seconds": "s",
     "create_to_running_p99_seconds": "s",
     "api_writes_per_job": "count",
+    **{f"api_{verb}_writes_per_job": "count" for verb in ("create", "update", "patch", "delete")},
+    "api_controllers_writes_per_job": "count",
     "cpu_ms_per_job": "ms",
+    "cpu_controllers_ms_per_job": "ms",
     "rss_idle_mb": "MB",
+    "rss_idle_standby_mb": "MB",
     "rss_peak_mb": "MB",
-    "rss_standby_mb": "MB",
+    "rss_peak_standby_mb": "MB",
     "idle_cpu_percent": "%",
-    "idle_standby_cpu_percent": "%",
+    "idle_cpu_standby_percent": "%",
+    "idle_cpu_controllers_percent": "%",
     "replacement_seconds": "s",
     "replacement_p99_seconds": "s",
-    "sync_seconds": "s",
-    "sync_status_writes": "count",
+    "unreported_losses": "count",
     "failover_term_seconds": "s",
     "failover_kill_seconds": "s",
+    "sync_seconds": "s",
+    "sync_replacement_seconds": "s",
+    "sync_status_writes_per_job": "count",
+    "sync_status_losses": "count",
     "needless_successors": "count",
 }
-CREATION_SECONDS = 1800.0
+"""Those of `rss_` and `idle_cpu_` are of all processes that act, together. Writes and CPU of a job
+are those of the controllers of Kubernetes, too; `controllers` says how much they are.
+"""
+ENDS = (TimeoutError, OSError, ExceptionGroup, RefusedError, DevclusterError, LookupError)
+"""What ends a course early."""
+CREATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 600.0
 REPLACEMENT_SECONDS = 60.0
 FAILOVER_SECONDS = 60.0
+AFTER_SYNC_SECONDS = 10.0
+"""In which a status would be written that a restart has changed."""
 
 
 @dataclass(frozen=True)
@@ -59,41 +75,72 @@ class Size:
     jobs: int
     idle_seconds: float
     replacements: int
+    restarts: bool = True
+    """Whether replicas end and start again, where there are any."""
+
+
+@dataclass
+class Outcome:
+    """Of a subject, as far as its course came."""
+
+    found: dict[str, float | None] = field(default_factory=dict)
+    writes: Mapping[audit.Write, int] = field(default_factory=dict)
+    """Of the creation of all jobs."""
+    is_whole: bool = False
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Of a worker's pod."""
+
+    pod: Json
+    moment: float
+    made: Mapping[str, float]
+    """The pods of its job, with when each was made. The replacement is added."""
+    known: frozenset[str]
+    """Those that were made before."""
+
+    def is_replaced(self) -> bool:
+        """Whether there is another."""
+        return bool(self.made.keys() - self.known)
+
+    def took(self) -> float:
+        """From the request that has deleted it to the replacement."""
+        return min(self.made[name] for name in self.made.keys() - self.known) - self.moment
 
 
 class Course:
     """One subject with a number of jobs."""
 
-    def __init__(self, cluster: SimulatedCluster, subject: Subject, seen: PodWatch) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, subject: Subject, seen: PodWatch, outcome: Outcome
+    ) -> None:
         self._cluster, self._subject, self._seen = cluster, subject, seen
-        self._random = random.Random(1)
-        self.found: dict[str, float | None] = {}
-        self.writes: Mapping[audit.Write, int] = {}
-        """Of the creation of all jobs."""
+        self._client, self._random = subject.client, random.Random(1)
+        self._outcome, self._found = outcome, outcome.found
 
-    async def run(self, size: Size, client: Client) -> None:
-        """Measure all."""
-        self._client = client
-        idle = self._usages()
-        self.found["rss_idle_mb"] = sum(one.rss_mb for one in idle.values()) or None
+    async def run(self, size: Size) -> None:
+        """Measure all. Raises what `ENDS` has."""
+        self._note_memory("idle", lambda one: one.rss_mb)
         await self._create(size.jobs)
         if self._subject.processes():
             await self._idle(size.idle_seconds)
             await self._lose_pods(size.replacements)
+            self._note_memory("peak", lambda one: one.peak_mb)
         if isinstance(self._subject, Regroup) and self._subject.can_restart:
-            await self._fail_over(self._subject)
-            await self._restart(self._subject)
-            needless = [name for name in self._seen.pods if _is_successor(name)]
-            self.found["needless_successors"] = len(needless)
+            self._note_successors()
+            if size.restarts:
+                await self._fail_over(self._subject)
+                await self._restart(self._subject, size.jobs)
+                self._note_successors()
 
     async def _create(self, jobs: int) -> None:
         names = [f"job-{number:05d}" for number in range(jobs)]
-        cpu, created = self._cpu(), dict[str, float]()
-        before = self._cluster.audit_size()
+        own, controllers = self._own_cpu(), self._controllers_cpu()
+        created, before = dict[str, float](), self._cluster.audit_size()
 
         async def create(name: str) -> None:
-            created[name] = time.monotonic()
-            await self._subject.create(name)
+            created[name] = await self._subject.create(name)
 
         begun = time.monotonic()
         await gather(map(create, names))
@@ -102,60 +149,74 @@ class Course:
         await until(self._subject.all_train, PATIENCE_SECONDS, every=1.0)
         for what, moments in (("pods", self._seen.made), ("running", self._seen.ran)):
             took = [max(moments[name].values()) - created[name] for name in names]
-            self.found[f"create_to_{what}_p50_seconds"] = statistics.median(took)
-            self.found[f"create_to_{what}_p99_seconds"] = quantile(took, 0.99)
-        last = max(max(moments.values()) for moments in map(self._seen.made.__getitem__, names))
-        self.found["total_seconds"] = last - begun
-        self.found["cpu_ms_per_job"] = 1000 * (self._cpu() - cpu) / jobs
-        self.writes = self._cluster.writes_since(before)
-        self.found["api_writes_per_job"] = sum(self.writes.values()) / jobs
-        usages = list(self._usages().values())
-        if usages:
-            self.found["rss_peak_mb"] = max(one.peak_mb for one in usages)
+            self._found[f"create_to_{what}_p50_seconds"] = statistics.median(took)
+            self._found[f"create_to_{what}_p99_seconds"] = quantile(took, 0.99)
+        last = max(max(self._seen.made[name].values()) for name in names)
+        self._found["total_seconds"] = last - begun
+        own, controllers = self._own_cpu() - own, self._controllers_cpu() - controllers
+        self._found["cpu_ms_per_job"] = 1000 * (own + controllers) / jobs
+        self._found["cpu_controllers_ms_per_job"] = 1000 * controllers / jobs
+        self._outcome.writes = self._cluster.writes_since(before)
+        self._found |= _writes_per_job(self._outcome.writes, jobs)
 
     async def _until_all(
         self, moments: Mapping[str, Mapping[str, float]], names: Sequence[str], seconds: float
     ) -> None:
         expected = self._subject.pods_per_job
-        waiting = set(names)
+        waiting = list(names)
 
         def done() -> bool:
-            ready = {name for name in waiting if len(moments.get(name, ())) >= expected}
-            waiting.difference_update(ready)
+            # Looks at one job for each event: with a thousand jobs there are many events.
+            while waiting and len(moments.get(waiting[-1], ())) >= expected:
+                waiting.pop()
             return not waiting
 
         await self._seen.until(done, seconds)
 
     async def _idle(self, seconds: float) -> None:
-        before, begun = self._usages(), time.monotonic()
+        before, controllers, begun = self._usages(), self._controllers_cpu(), time.monotonic()
         await asyncio.sleep(seconds)
         took, after = time.monotonic() - begun, self._usages()
         shares = {
             name: 100 * (after[name].cpu_seconds - before[name].cpu_seconds) / took
             for name in after
         }
-        standby = self._standby()
-        if standby is not None:
-            self.found["idle_standby_cpu_percent"] = shares.pop(standby)
-            self.found["rss_standby_mb"] = after[standby].rss_mb
-        self.found["idle_cpu_percent"] = sum(shares.values())
+        self._found["idle_cpu_standby_percent"] = shares.pop(self._subject.standby() or "", None)
+        self._found["idle_cpu_percent"] = sum(shares.values())
+        controllers = self._controllers_cpu() - controllers
+        self._found["idle_cpu_controllers_percent"] = 100 * controllers / took
 
     async def _lose_pods(self, count: int) -> None:
-        took = [await self._replacement(REPLACEMENT_SECONDS) for _ in range(count)]
-        self.found["replacement_seconds"] = statistics.median(took)
-        self.found["replacement_p99_seconds"] = quantile(took, 0.99)
+        took, unreported = list[float](), 0
+        for _ in range(count):
+            loss = await self._replaced(REPLACEMENT_SECONDS)
+            took.append(loss.took())
+            if isinstance(self._subject, Regroup):
+                unreported += not await self._subject.has_reported(loss.pod)
+                self._found["unreported_losses"] = unreported
+        self._found["replacement_seconds"] = statistics.median(took)
+        self._found["replacement_p99_seconds"] = quantile(took, 0.99)
 
-    async def _replacement(self, seconds: float) -> float:
-        """From the request that deletes a worker's pod until there is another."""
-        running = sorted(name for name, pod in self._seen.pods.items() if _is_worker(pod))
-        name = self._random.choice(running)
-        label = self._subject.label
-        made = self._seen.made[self._seen.pods[name]["metadata"]["labels"][label]]
-        known, begun = set(made), time.monotonic()
+    async def _replaced(self, seconds: float) -> Loss:
+        """Lose a pod, and wait for another."""
+        loss = await self._lose_pod()
+        await self._seen.until(loss.is_replaced, seconds)
+        return loss
+
+    async def _lose_pod(self) -> Loss:
+        """Of any worker."""
+        name = self._random.choice(sorted(filter(self._is_worker, self._seen.pods)))
+        pod = self._seen.pods[name]
+        made = self._seen.made[pod["metadata"]["labels"][self._subject.label]]
+        loss = Loss(pod, time.monotonic(), made, frozenset(made))
         await self._client.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-        await self._seen.until(lambda: bool(made.keys() - known), seconds)
-        (new, *_) = sorted(made.keys() - known)
-        return made[new] - begun
+        return loss
+
+    def _is_worker(self, name: str) -> bool:
+        """Whether the pod is one, and runs."""
+        pod = self._seen.pods[name]
+        is_coordinator = pod["metadata"]["labels"].get("regroup.dev/role") == "coordinator"
+        return pod["status"].get("phase") == "Running" and not is_coordinator
 
     async def _fail_over(self, subject: Regroup) -> None:
         for how, name in ((signal.SIGTERM, "term"), (signal.SIGKILL, "kill")):
@@ -163,37 +224,64 @@ class Course:
             assert leader is not None
             begun = time.monotonic()
             await asyncio.to_thread(subject.end, (leader,), how)
-            ended = time.monotonic() - begun if how == signal.SIGTERM else 0.0
-            took = await self._replacement(FAILOVER_SECONDS)
-            self.found[f"failover_{name}_seconds"] = ended + took
+            loss = await self._replaced(FAILOVER_SECONDS)
+            # A worker that is lost at once may still be replaced by a leader that ends.
+            since = begun if how == signal.SIGTERM else loss.moment
+            self._found[f"failover_{name}_seconds"] = loss.moment + loss.took() - since
             subject.start((leader,))
             await asyncio.to_thread(subject.wait_until_led)
 
-    async def _restart(self, subject: Regroup) -> None:
-        subject.end(REPLICAS)
-        before, begun = self._cluster.audit_size(), time.monotonic()
+    async def _restart(self, subject: Regroup, jobs: int) -> None:
+        unsaid: set[str] = set()
+        watch = asyncio.create_task(self._note_unsaid(unsaid))
+        await asyncio.to_thread(subject.end, REPLICAS)
+        before, loss = self._cluster.audit_size(), await self._lose_pod()
+        begun = time.monotonic()
         subject.start()
-        await asyncio.to_thread(subject.wait_until_led)
-        self.found["sync_seconds"] = time.monotonic() - begun
-        await self._replacement(FAILOVER_SECONDS)
-        await asyncio.sleep(10)
-        done = self._cluster.writes_since(before)
-        status = sum(n for write, n in done.items() if write.resource.endswith("jobs/status"))
-        self.found["sync_status_writes"] = status
+
+        async def has_synced() -> bool:
+            return await asyncio.to_thread(subject.has_synced, jobs)
+
+        await self._seen.until(loss.is_replaced, FAILOVER_SECONDS)
+        self._found["sync_replacement_seconds"] = loss.moment + loss.took() - begun
+        await until(has_synced, PATIENCE_SECONDS, every=0.2)
+        self._found["sync_seconds"] = time.monotonic() - begun
+        await asyncio.sleep(AFTER_SYNC_SECONDS)
+        written = self._cluster.writes_since(before)
+        status = sum(n for write, n in written.items() if write.resource.endswith("jobs/status"))
+        self._found["sync_status_writes_per_job"] = status / jobs
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        self._found["sync_status_losses"] = len(unsaid)
+
+    async def _note_unsaid(self, names: set[str]) -> None:
+        """Note jobs whose status loses what it has said."""
+        said: dict[str, Json] = {}
+        async for event in self._client.watch(self._subject.jobs_path):
+            name, job = event["object"]["metadata"]["name"], event["object"]
+            if un_says(said.get(name, job), job):
+                names.add(name)
+            said[name] = job
 
     def _usages(self) -> dict[str, Usage]:
         return {name: usage(pid) for name, pid in self._subject.processes().items()}
 
-    def _cpu(self) -> float:
-        """Seconds of all processes of the subject, and of Kubernetes' controllers."""
-        own = sum(one.cpu_seconds for one in self._usages().values())
-        return own + usage(self._cluster.controllers_pid()).cpu_seconds
+    def _own_cpu(self) -> float:
+        """Seconds of all processes of the subject."""
+        return sum(one.cpu_seconds for one in self._usages().values())
 
-    def _standby(self) -> str | None:
-        if not isinstance(self._subject, Regroup):
-            return None
-        leader = self._subject.leader()
-        return next((name for name in REPLICAS if name != leader), None)
+    def _controllers_cpu(self) -> float:
+        """Seconds of Kubernetes' controllers."""
+        return usage(self._cluster.controllers_pid()).cpu_seconds
+
+    def _note_memory(self, when: str, figure: Callable[[Usage], float]) -> None:
+        usages = self._usages()
+        standby = usages.pop(self._subject.standby() or "", None)
+        self._found[f"rss_{when}_mb"] = sum(map(figure, usages.values())) or None
+        self._found[f"rss_{when}_standby_mb"] = figure(standby) if standby else None
+
+    def _note_successors(self) -> None:
+        self._found["needless_successors"] = sum(map(_is_successor, self._seen.pods))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -202,31 +290,39 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def measure(
-    size: Size, name: str, report: Callable[[str], None]
-) -> tuple[Values, Mapping[audit.Write, int]]:
-    """The figures of a subject on a cluster of its own, and the writes that made the jobs."""
-    kind = SUBJECTS[name.removesuffix(STOCK)]
-    with SimulatedCluster(report, stock_limits=name.endswith(STOCK)) as cluster:
-        async with cluster.client() as client, cluster.client("script") as script:
-            subject = kind(cluster, client, script)
-            await cluster.add_nodes(client, size.jobs * subject.pods_per_job)
-            await subject.install()
-            async with PodWatch(client, subject.label) as seen:
-                course = Course(cluster, subject, seen)
-                await course.run(size, client)
-    return course.found, course.writes
+def un_says(former: Json, job: Json) -> bool:
+    """Whether a job's status loses what the former one has said."""
+    one, other = (job.get("status", {}) for job in (former, job))
+    steps = [status.get("progress", {}).get("step") or 0 for status in (one, other)]
+    return steps[1] < steps[0] or any(
+        other.get(key) != one.get(key) for key in ("phase", "rendezvousGeneration")
+    )
+
+
+async def measure(size: Size, name: str, report: Callable[[str], None]) -> Outcome:
+    """The figures of a subject on a cluster of its own. What ends the course early is reported."""
+    kind, outcome = SUBJECTS[name.removesuffix(STOCK)], Outcome()
+    try:
+        with SimulatedCluster(report, stock_limits=name.endswith(STOCK)) as cluster:
+            async with cluster.client() as client, cluster.client("script") as script:
+                subject = kind(cluster, client, script)
+                await cluster.add_nodes(client, size.jobs * subject.pods_per_job)
+                await subject.install()
+                async with PodWatch(client, subject.label) as seen:
+                    await Course(cluster, subject, seen, outcome).run(size)
+        outcome.is_whole = True
+    except ENDS as error:
+        report("".join(traceback.format_exception(error)))
+    return outcome
+
+
+def _writes_per_job(writes: Mapping[audit.Write, int], jobs: int) -> dict[str, float]:
+    found = {f"api_{verb}": count for verb, count in audit.by_verb(writes).items()}
+    found |= {"api": sum(writes.values()), "api_controllers": audit.by_controllers(writes)}
+    return {f"{name}_writes_per_job": count / jobs for name, count in found.items()}
 
 
 def _is_successor(pod: str) -> bool:
     """Whether it is a coordinator after the first."""
     _, found, term = pod.rpartition("-c")
     return bool(found) and term.isdigit() and int(term) > 1
-
-
-def _is_worker(pod: Mapping[str, object]) -> bool:
-    metadata, status = pod["metadata"], pod["status"]
-    assert isinstance(metadata, dict)
-    assert isinstance(status, dict)
-    is_coordinator = metadata["labels"].get("regroup.dev/role") == "coordinator"
-    return status.get("phase") == "Running" and not is_coordinator

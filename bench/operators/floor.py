@@ -43,23 +43,34 @@ class Floor(Regroup):
         await self.client.request("DELETE", f"{self.jobs_path}/{PATTERN}")
         for path in COLLECTIONS:
             await self.client.request("DELETE", f"{path}?labelSelector={self.label}={PATTERN}")
+        await until(self._pattern_is_gone, START_SECONDS)
+
+    async def _pattern_is_gone(self) -> bool:
+        query = f"?labelSelector={self.label}={PATTERN}"
+        found = [(await self.client.request("GET", path + query))["items"] for path in COLLECTIONS]
+        return not any(found)
 
     async def _pattern_trains(self) -> bool:
         job = await self.client.request("GET", f"{self.jobs_path}/{PATTERN}")
         return super().trains(job)
 
-    async def create(self, name: str) -> None:
+    async def create(self, name: str) -> float:
         """The job first, then all that belongs to it."""
-        await super().create(name)
+        sent = await super().create(name)
         made = [(path, json.loads(text.replace(PATTERN, name))) for path, text in self._objects]
         others = [one for one in made if one[0] != COLLECTIONS[-1]]
         pods = [one for one in made if one[0] == COLLECTIONS[-1]]
         for some in (others, pods):
             await gather(self.script.request("POST", path, body) for path, body in some)
+        return sent
 
     def processes(self) -> Mapping[str, int]:
         """None of its own."""
         return {}
+
+    def standby(self) -> str | None:
+        """None, as there is no process."""
+        return None
 
     def trains(self, _job: Json) -> bool:
         """Nobody writes a status."""

@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8
 """Of each job."""
 SYSTEM = "regroup-system"
-START_SECONDS = 60
+START_SECONDS = 300
 REPLICAS = ("operator-1", "operator-2")
+ROUNDS = 'controller_runtime_reconcile_total{controller="trainingjob",result="success"}'
+WAITING = 'workqueue_depth{name="trainingjob"}'
 
 
 class Subject(ABC):
@@ -56,9 +58,13 @@ class Subject(ABC):
     def processes(self) -> Mapping[str, int]:
         """Name -> process id of what it runs, besides Kubernetes."""
 
-    async def create(self, name: str) -> None:
-        """Create a job."""
-        await self.client.request("POST", self.jobs_path, self.manifest(name))
+    async def create(self, name: str) -> float:
+        """Create a job. Returns when the request was sent, on the monotonic clock."""
+        return await self.client.create(self.jobs_path, self.manifest(name))
+
+    def standby(self) -> str | None:
+        """The process that only stands by."""
+        return None
 
     async def all_train(self) -> bool:
         """Whether all jobs are reported to train."""
@@ -136,6 +142,22 @@ class Regroup(Subject):
     def leader(self) -> str | None:
         """The replica that leads."""
         return next(filter(_leads, REPLICAS), None)
+
+    def standby(self) -> str | None:
+        """The replica that does not lead."""
+        leader = self.leader()
+        return next((name for name in REPLICAS if name != leader), None)
+
+    def has_synced(self, jobs: int) -> bool:
+        """Whether there were so many rounds since the start of the leader, and no job waits."""
+        found = _series(self.leader() or REPLICAS[0])
+        return found.get(ROUNDS, 0) >= jobs and found.get(WAITING) == 0
+
+    async def has_reported(self, pod: Json) -> bool:
+        """Whether the status of its job counts the end of a worker's pod."""
+        name = pod["metadata"]["labels"][self.label]
+        job = await self.client.request("GET", f"{self.jobs_path}/{name}")
+        return pod["metadata"]["uid"] in job["status"].get("handledPods", ())
 
     def wait_until_led(self) -> None:
         """Raises TimeoutError."""
@@ -310,10 +332,16 @@ def _metrics_port(replica: str) -> int:
 
 
 def _leads(replica: str) -> bool:
-    line = 'leader_election_master_status{name="regroup-operator"} 1.0'
+    return _series(replica).get('leader_election_master_status{name="regroup-operator"}') == 1
+
+
+def _series(replica: str) -> dict[str, float]:
+    """Its metrics; none while it does not answer."""
     try:
         url = f"http://127.0.0.1:{_metrics_port(replica)}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
-            return line in answer.read().decode()
+            lines = answer.read().decode().splitlines()
     except OSError:
-        return False
+        return {}
+    found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in found}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from bench.harness import Plan, collect, command
+from bench.harness import Plan, collect, command, kept
 
 UNITS = {"down_seconds": "s", "lost_steps": "steps"}
 
@@ -58,6 +58,17 @@ def test_a_case_that_is_measured_anew_leaves_the_results_of_the_others(tmp_path:
         ("a", 3.0),
         ("b", 7.0),
     }
+
+
+def test_a_subject_that_is_measured_anew_leaves_the_others_of_its_case(tmp_path: Path) -> None:
+    CliRunner().invoke(command(plan_of, measure), ["--output", str(tmp_path)])
+    rows = kept(tmp_path / "example.json", "a", "regroup")
+    assert {(row.case, row.subject) for row in rows} == {
+        ("a", "other"),
+        ("b", "regroup"),
+        ("b", "other"),
+    }
+    assert len(kept(tmp_path / "example.json")) == len(rows) + 2
 
 
 def test_what_there_is_besides_the_rows_goes_to_the_same_folder(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.operators.audit import CONTROLLERS, Write, writes
+from bench.operators.audit import CONTROLLERS, Write, by_controllers, by_verb, writes
 
 
 def event(user: str, verb: str, resource: str = "pods", **more: Any) -> str:
@@ -32,3 +32,13 @@ def test_the_writes_of_operators_and_controllers_are_counted() -> None:
         Write("operator", "patch", "trainingjobs/status"): 1,
         Write("endpointslice-controller", "update", "endpointslices"): 1,
     }
+
+
+def test_writes_are_counted_by_verb_and_apart_for_the_controllers() -> None:
+    found = {
+        Write("operator", "create", "pods"): 9,
+        Write("operator", "patch", "trainingjobs/status"): 2,
+        Write("endpointslice-controller", "create", "endpointslices"): 1,
+    }
+    assert by_verb(found) == {"create": 10, "patch": 2}
+    assert by_controllers(found) == 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from bench.operators.course import quantile
+from typing import Any
+
+import pytest
+
+from bench.operators.course import quantile, un_says
 from bench.operators.floor import _as_posted
 
 
@@ -31,3 +35,27 @@ def test_a_secret_is_posted_with_its_data() -> None:
 def test_a_quantile_is_one_of_the_values() -> None:
     assert quantile([3.0, 1.0, 2.0], 0.99) == 3.0
     assert quantile([float(n) for n in range(1, 201)], 0.99) == 199.0
+
+
+SAID: dict[str, Any] = {
+    "phase": "Running",
+    "rendezvousGeneration": "1.1",
+    "progress": {"step": 7},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, False),
+        ({"progress": {"step": 9}}, False),
+        ({"progress": {"step": 6}}, True),
+        ({"progress": {}}, True),
+        ({"phase": "Pending"}, True),
+        ({"rendezvousGeneration": None}, True),
+    ],
+)
+def test_a_status_that_loses_what_it_has_said_is_noticed(
+    change: dict[str, Any], expected: bool
+) -> None:
+    assert un_says({"status": SAID}, {"status": {**SAID, **change}}) is expected
