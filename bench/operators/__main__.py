@@ -57,7 +57,7 @@ def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output:
         rows: list[harness.Row] = []
         for subject in subjects or ALL:
             rows += _measured(case, subject)
-        found = [*harness.kept(output / f"{NAME}.json", case), *rows]
+        found = harness.merged(harness.written(output / f"{NAME}.json"), rows)
         file = harness.write(output, NAME, found, quick=quick)
         Console(highlight=False, width=harness.TABLE_WIDTH).print(harness.table(NAME, rows))
         click.echo(f"written to {file}")
