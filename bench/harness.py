@@ -199,8 +199,9 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
 
 def written(file: Path) -> list[Row]:
     """The rows of a file of results; none where there is no file, or that of a quick run."""
-    document = json.loads(file.read_text()) if file.exists() else {"quick": True}
-    return [] if document["quick"] else [Row(**row) for row in document["rows"]]
+    if not file.exists() or (document := json.loads(file.read_text()))["quick"]:
+        return []
+    return [Row(**row) for row in document["rows"]]
 
 
 def merged(former: Sequence[Row], anew: Sequence[Row]) -> list[Row]:
