@@ -39,6 +39,8 @@ check: venv ## Check style, types, layout, import layers and that generated file
 	$(RUN) -m mypy
 	.venv/bin/lint-imports
 	$(RUN) -m pytest --quiet tests/test_repository.py
+	@if command -v go > /dev/null; then \
+		echo "go vet bench/scale/agents"; cd bench/scale/agents && CGO_ENABLED=0 go vet .; fi
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator --check"; $(RUN) -m $$generator --check; done
 
 .PHONY: test

@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,6 +37,24 @@ Measure = Callable[[str, str], Values]
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What each run of a row is to reach."""
+
+    limit: float
+    at_least: bool = False
+    """By default a figure is to be at most the limit."""
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
+
+    def verdict(self, values: Sequence[float]) -> str:
+        """`met`, or `missed` where one of the runs does not reach it."""
+        if self.at_least:
+            return "met" if min(values) >= self.limit else "missed"
+        return "met" if max(values) <= self.limit else "missed"
+
+
+@dataclass(frozen=True)
 class Row:
     """A metric over the runs of a case and subject."""
 
@@ -52,6 +71,9 @@ class Row:
     """What the figure depends on besides machine and versions."""
     date: str = ""
     """When its case was measured."""
+    goal: str = ""
+    verdict: str = ""
+    """Whether all runs reach the goal; empty where there is none."""
 
 
 @dataclass(frozen=True)
@@ -66,46 +88,45 @@ class Plan:
     runs: int
     settings: Callable[[str, str], str] = lambda _case, _subject: ""
     """Case, subject -> what a row's figures depend on."""
+    goals: Callable[[str, str], Mapping[str, Goal]] = lambda _case, _subject: {}
+    """Case, subject -> what its metrics are to reach."""
 
 
-def collect(plan: Plan, measure: Measure, report: Callable[[str], None]) -> list[Row]:
+def collect(
+    plan: Plan,
+    measure: Measure,
+    report: Callable[[str], None],
+    save: Callable[[Sequence[Row]], None] = lambda _rows: None,
+) -> list[Row]:
     """Measure all; subjects take turns, in reverse order every second time, so that a drift hits
-    all alike.
+    all alike. `save` gets what there is after each run.
     """
     found: dict[tuple[str, str], list[Values]] = defaultdict(list)
+    made: list[Row] = []
     for case in plan.cases:
         for number in range(plan.runs):
             for subject in plan.subjects if number % 2 == 0 else reversed(plan.subjects):
+                begun = time.monotonic()
                 values = measure(case, subject)
+                took = time.monotonic() - begun
                 found[case, subject].append(values)
-                report(f"{case} {subject} run {number + 1}: {shown(values)}")
-    return [
-        row for (case, subject), runs in found.items() for row in rows(plan, case, subject, runs)
-    ]
+                report(f"{case} {subject} run {number + 1} in {took:.0f} s: {shown(values)}")
+                made = [row for (c, s), runs in found.items() for row in rows(plan, c, s, runs)]
+                save(made)
+    return made
 
 
 def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
     """A row for each metric that at least one run has."""
-    settings, date = plan.settings(case, subject), now()
+    settings, goals, date = plan.settings(case, subject), plan.goals(case, subject), now()
     made: list[Row] = []
     for metric, unit in plan.units.items():
-        values = [value for run in runs if (value := run.get(metric)) is not None]
-        if values:
-            middle = statistics.median(values)
-            made.append(
-                Row(
-                    case,
-                    subject,
-                    metric,
-                    unit,
-                    min(values),
-                    middle,
-                    max(values),
-                    len(values),
-                    settings,
-                    date,
-                )
-            )
+        if values := [value for run in runs if (value := run.get(metric)) is not None]:
+            least, middle, most = min(values), statistics.median(values), max(values)
+            row = Row(case, subject, metric, unit, least, middle, most, len(values), settings, date)
+            if goal := goals.get(metric):
+                row = replace(row, goal=str(goal), verdict=goal.verdict(values))
+            made.append(row)
     return made
 
 
@@ -118,14 +139,17 @@ def shown(values: Values) -> str:
 
 def table(name: str, found: Sequence[Row]) -> Table:
     """The results for a terminal."""
-    drawn = Table(title=name)
+    drawn, has_goals = Table(title=name), any(row.goal for row in found)
     for column in ("case", "subject", "metric", "unit"):
         drawn.add_column(column, no_wrap=True)
     for column in ("min", "median", "max", "runs"):
         drawn.add_column(column, justify="right")
+    if has_goals:
+        drawn.add_column("goal", no_wrap=True)
     for row in found:
         figures = (f"{value:.3g}" for value in (row.min, row.median, row.max))
-        drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs))
+        goal = (f"{row.goal} {row.verdict}",) if has_goals else ()
+        drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs), *goal)
     return drawn
 
 
@@ -173,13 +197,33 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
     return file
 
 
-def kept(file: Path, case: str = "", subject: str = "") -> list[Row]:
-    """The rows of a file but those of this case, or of this subject in it, which are measured
-    anew.
+def written(file: Path) -> list[Row]:
+    """The rows of a file of results; none where there is no file, or that of a quick run."""
+    if not file.exists() or (document := json.loads(file.read_text()))["quick"]:
+        return []
+    return [Row(**row) for row in document["rows"]]
+
+
+def merged(former: Sequence[Row], anew: Sequence[Row]) -> list[Row]:
+    """All rows, without the former ones of a case and subject that was measured anew."""
+    measured = {(row.case, row.subject) for row in anew}
+    return [*(row for row in former if (row.case, row.subject) not in measured), *anew]
+
+
+class Results:
+    """A file of results. It is written after each run, so that an interrupted benchmark keeps what
+    was measured.
     """
-    written = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = (Row(**row) for row in written)
-    return [row for row in rows if row.case != case or subject not in ("", row.subject)]
+
+    def __init__(self, folder: Path, name: str, quick: bool, *, adds: bool) -> None:
+        """`adds`: rows that are not measured anew stay in the file."""
+        self._folder, self._name, self._quick = folder, name, quick
+        self.rows = written(folder / f"{name}.json") if adds and not quick else []
+
+    def add(self, anew: Sequence[Row]) -> None:
+        """Add rows, which replace those of the same case and subject."""
+        self.rows = merged(self.rows, anew)
+        write(self._folder, self._name, self.rows, quick=self._quick)
 
 
 def command(
@@ -200,7 +244,7 @@ def command(
     @click.option(
         "--case", "only", help="Only this case; the results of the others stay as they are."
     )
-    @click.option("--subject", "alone", help="Only this subject.")
+    @click.option("--subject", "alone", help="Only this subject; as for a case.")
     @click.option(
         "--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results."
     )
@@ -212,22 +256,22 @@ def command(
         plan = replace(plan, cases=cases, subjects=subjects, runs=runs or plan.runs)
         terminal = Console(highlight=False)
         console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
-        found = kept(output / f"{plan.name}.json", only) if only and not quick else []
-        file = output
-        # Write after each case, so that an interrupted benchmark keeps the measured cases.
+        results = Results(output, plan.name, quick, adds=bool(only or alone))
         for case in cases:
-            one = replace(plan, cases=(case,))
-            found += collect(
-                one, measure, lambda line: console.print(line, style="dim", soft_wrap=True)
+            collect(
+                replace(plan, cases=(case,)),
+                measure,
+                lambda line: console.print(line, style="dim", soft_wrap=True),
+                results.add,
             )
-            file = write(output, plan.name, found, quick=quick)
             add(output)
+        found = results.rows
         console.print(table(plan.name, found))
         for line in dict.fromkeys(
             f"{row.subject}: {row.settings}" for row in found if row.settings
         ):
             console.print(line, style="dim", soft_wrap=True)
-        console.print(f"written to {file}", soft_wrap=True)
+        console.print(f"written to {output / plan.name}.json", soft_wrap=True)
 
     return main
 

@@ -50,7 +50,7 @@ def main(seed: int, jobs: int, templates: int, minutes: float, output: Path) -> 
     figures = outcome.metrics()
     plan = harness.Plan(NAME, (case,), ("regroup",), UNITS, 1, lambda _case, _subject: SETTINGS)
     rows = harness.rows(plan, case, "regroup", [figures])
-    found = [*harness.kept(output / f"{NAME}.json", case), *rows]
+    found = harness.merged(harness.written(output / f"{NAME}.json"), rows)
     file = harness.write(output, NAME, found, quick=False)
     Console(highlight=False, width=harness.TABLE_WIDTH).print(harness.table(NAME, rows))
     click.echo(f"written to {file}; the operator's log is in {folder}")

@@ -59,19 +59,13 @@ def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output:
     """Measure operators, one after another. Exits with 1 when the course of one ends early."""
     _enter_namespace(subjects or ALL)
     cases = ("1x8",) if quick else cases or tuple(CASES)
-    file = output / f"{NAME}.json"
-    if quick:
-        file.unlink(missing_ok=True)
-    are_whole = True
+    results, are_whole = harness.Results(output, NAME, quick, adds=True), True
     for case in cases:
         for subject in subjects or ALL:
             rows, is_whole = _measured(case, subject, QUICK if quick else CASES[case])
-            # Written after each subject: a run that is cut short leaves what it has.
-            found = sorted([*harness.kept(file, case, subject), *rows], key=_place)
-            harness.write(output, NAME, found, quick=quick)
-            click.echo(f"written to {file}")
+            results.add(rows)
             are_whole &= is_whole
-    for table in tables([*harness.kept(file)], cases):
+    for table in tables(sorted(results.rows, key=_place), cases):
         Console(highlight=False, width=TABLE_WIDTH).print(table)
     sys.exit(0 if are_whole else 1)
 

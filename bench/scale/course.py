@@ -19,6 +19,7 @@ import aiohttp
 from bench.scale.players import Answer, Players
 from bench.scale.settings import (
     ANSWER_SECONDS,
+    EVENTS,
     FORM_SECONDS,
     MOST_MIB,
     RECOVERY_SECONDS,
@@ -45,8 +46,8 @@ class Subject(ABC):
         self.term = 0
 
     @classmethod
-    def is_installed(cls) -> bool:
-        """Whether it can run here."""
+    def can_run(cls, _report: Report) -> bool:
+        """Whether it can run here; False, and a line with the cause: it cannot."""
         return True
 
     @abstractmethod
@@ -91,13 +92,18 @@ class Course:
             with self._subject.players() as self._players:
                 await self._phases()
         except LookupError as gone:  # the process, of which CPU or memory was to be read
-            self._report(f"{gone}: it has ended, perhaps at {MOST_MIB} MiB")
-        except TimeoutError:
-            self.found["formed"] = 0.0
-            self._report(f"nothing answers within {START_SECONDS:.0f} s")
+            self._give_up(f"{gone}: it has ended, perhaps at {MOST_MIB} MiB")
+        except (TimeoutError, RuntimeError) as error:
+            self._give_up(str(error) or f"nothing answers within {START_SECONDS:.0f} s")
         finally:
             guard.cancel()
             self._kill()
+
+    def _give_up(self, why: str) -> None:
+        """The first event that is missing did not come. Other runs follow."""
+        missing = [name for name in EVENTS if name not in self.found]
+        self.found.update(dict.fromkeys(missing[:1], 0.0))
+        self._report(why)
 
     async def _phases(self) -> None:
         await self._ask("state", START_SECONDS)  # once they have started

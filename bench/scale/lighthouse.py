@@ -4,7 +4,6 @@ for a quorum before each step.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -14,20 +13,18 @@ import aiohttp
 
 from bench.recovery_settings import LOST_SECONDS
 from bench.scale.course import Report, Subject
+from bench.scale.lighthouse_package import lighthouse_library
 from bench.scale.players import Players, agents_program
 from bench.scale.settings import STEP_MS, Size
 from regroup.local.processes import ADDRESS, dies_with
 from regroup_trainer.system.machine_address import free_port
 
-MODULE = "torchft"
 LIGHTHOUSE = """
-import importlib.util, pathlib, sys, time
-(folder,) = importlib.util.find_spec("torchft").submodule_search_locations
-(library,) = pathlib.Path(folder).glob("_torchft*.so")
-spec = importlib.util.spec_from_file_location("_torchft", library)
+import importlib.util, sys, time
+spec = importlib.util.spec_from_file_location("_torchft", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-port, least, timeout = map(int, sys.argv[1:])
+port, least, timeout = map(int, sys.argv[2:])
 server = module.LighthouseServer(
     bind=f"127.0.0.1:{port}",
     min_replicas=least,
@@ -53,16 +50,17 @@ class Lighthouse(Subject):
         self._port = free_port()
 
     @classmethod
-    def is_installed(cls) -> bool:
-        """Whether there is a torchft."""
-        return importlib.util.find_spec(MODULE) is not None
+    def can_run(cls, report: Report) -> bool:
+        """Whether there is a lighthouse for this Python."""
+        return lighthouse_library(report) is not None
 
     def start(self) -> Popen[bytes]:
         """Start a lighthouse."""
+        library = lighthouse_library(self.report)
         numbers = (self._port, self.size.agents - 1, int(LOST_SECONDS * 1000))
         with (self.folder / "lighthouse.log").open("ab") as log:
             return Popen(
-                [sys.executable, "-c", LIGHTHOUSE, *map(str, numbers)],
+                [sys.executable, "-c", LIGHTHOUSE, str(library), *map(str, numbers)],
                 stdout=log,
                 stderr=log,
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - as the coordinator

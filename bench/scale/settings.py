@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from bench.harness import Goal
 
 STEP_MS = 500
 """Of all ranks at the same time. A rank reports its progress no more often."""
@@ -34,6 +37,28 @@ UNITS = {
     "heartbeat_lag_p99_seconds": "s",
     "needless_generations": "count",
 }
+MIB_IN_MB = 1e6 / 2**20
+EVENTS = ("formed", "recovered", "resynced")
+CAME = dict.fromkeys(EVENTS, Goal(1, at_least=True))
+GOALS: Mapping[str, Mapping[str, Goal]] = {
+    "agents-1024": {
+        **CAME,
+        "recovery_seconds": Goal(1),
+        "resync_seconds": Goal(2),
+        "steady_cpu_share": Goal(15),
+        "rss_mb": Goal(200 * MIB_IN_MB),
+        "megabytes_sent": Goal(5),
+        "heartbeat_lag_p99_seconds": Goal(0.2),
+    },
+    "agents-4096": {
+        **CAME,
+        "recovery_seconds": Goal(5),
+        "steady_cpu_share": Goal(60),
+        "rss_mb": Goal(400 * MIB_IN_MB),
+        "megabytes_sent": Goal(20),
+    },
+}
+"""Case -> metric -> goal, on two cores that agents and coordinator share."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
-from bench.harness import Plan, collect, command, kept
+from bench.harness import Goal, Plan, collect, command, rows, table
 
 UNITS = {"down_seconds": "s", "lost_steps": "steps"}
 
@@ -43,7 +44,8 @@ def test_the_results_hold_rows_machine_and_versions(tmp_path: Path) -> None:
     assert "python" in document["versions"]
     expected = {"case": "a", "subject": "regroup", "metric": "down_seconds", "unit": "s"}
     figures = {"min": 1.5, "median": 1.5, "max": 1.5, "runs": 3, "settings": ""}
-    assert document["rows"][0] == {**expected, **figures, "date": document["rows"][0]["date"]}
+    more = {"date": document["rows"][0]["date"], "goal": "", "verdict": ""}
+    assert document["rows"][0] == {**expected, **figures, **more}
 
 
 def test_a_case_that_is_measured_anew_leaves_the_results_of_the_others(tmp_path: Path) -> None:
@@ -61,14 +63,60 @@ def test_a_case_that_is_measured_anew_leaves_the_results_of_the_others(tmp_path:
 
 
 def test_a_subject_that_is_measured_anew_leaves_the_others_of_its_case(tmp_path: Path) -> None:
-    CliRunner().invoke(command(plan_of, measure), ["--output", str(tmp_path)])
-    rows = kept(tmp_path / "example.json", "a", "regroup")
-    assert {(row.case, row.subject) for row in rows} == {
-        ("a", "other"),
-        ("b", "regroup"),
-        ("b", "other"),
-    }
-    assert len(kept(tmp_path / "example.json")) == len(rows) + 2
+    run = ["--output", str(tmp_path)]
+    CliRunner().invoke(command(plan_of, measure), run)
+    anew = command(plan_of, lambda _case, _subject: {"down_seconds": 7.0})
+    CliRunner().invoke(anew, [*run, "--case", "b", "--subject", "other"])
+    CliRunner().invoke(anew, [*run, "--subject", "other"])
+    assert [
+        (row["case"], row["subject"], row["median"])
+        for row in json.loads((tmp_path / "example.json").read_text())["rows"]
+        if row["metric"] == "down_seconds"
+    ] == [("a", "regroup", 1.5), ("b", "regroup", 1.5), ("a", "other", 7.0), ("b", "other", 7.0)]
+
+
+def test_an_interrupted_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    def interrupted(case: str, subject: str) -> dict[str, float | None]:
+        if subject == "other":
+            raise KeyboardInterrupt
+        return measure(case, subject)
+
+    CliRunner().invoke(command(plan_of, interrupted), ["--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "example.json").read_text())["rows"]
+    assert {(row["case"], row["subject"], row["runs"]) for row in rows} == {("a", "regroup", 1)}
+
+
+def test_nothing_is_added_to_the_figures_of_a_quick_run(tmp_path: Path) -> None:
+    run = ["--output", str(tmp_path)]
+    CliRunner().invoke(command(plan_of, measure), [*run, "--quick"])
+    CliRunner().invoke(command(plan_of, measure), [*run, "--case", "a"])
+    rows = json.loads((tmp_path / "example.json").read_text())["rows"]
+    assert {row["case"] for row in rows} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("goal", "runs", "shown", "verdict"),
+    [
+        (Goal(2.0), [1.0, 2.0], "<= 2", "met"),
+        (Goal(2.0), [1.0, 1.0, 2.1], "<= 2", "missed"),
+        (Goal(1, at_least=True), [1.0, 1.0], ">= 1", "met"),
+        (Goal(1, at_least=True), [1.0, 1.0, 0.0], ">= 1", "missed"),
+    ],
+)
+def test_a_goal_is_met_when_every_run_reaches_it(
+    goal: Goal, runs: list[float], shown: str, verdict: str
+) -> None:
+    plan = Plan(
+        "example",
+        ("a",),
+        ("regroup",),
+        UNITS,
+        1,
+        goals=lambda _case, _subject: {"down_seconds": goal},
+    )
+    (row,) = rows(plan, "a", "regroup", [{"down_seconds": value} for value in runs])
+    assert (row.goal, row.verdict) == (shown, verdict)
+    assert list(table("example", [row]).columns[-1].cells) == [f"{shown} {verdict}"]
 
 
 def test_what_there_is_besides_the_rows_goes_to_the_same_folder(tmp_path: Path) -> None:

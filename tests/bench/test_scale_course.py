@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from bench.scale import course as course_module
-from bench.scale.__main__ import CASES, plan
+from bench.scale.__main__ import CASES, goals, plan
 from bench.scale.course import Course, Subject
 from bench.scale.players import Answer, Players
-from bench.scale.settings import UNITS, Size
+from bench.scale.settings import EVENTS, GOALS, UNITS, Size
 
 ALL = Answer(begun=10.0, done=12.5, arrived=3, of=3, generation=(1, 2))
 SOME = replace(ALL, done=None, arrived=2)
+GONE = replace(ALL, arrived=0)
+"""Instead of this answer, the simulated agents end."""
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
@@ -32,7 +34,9 @@ class PlayedAgents(Players):
 
     def ask(self, do: str, seconds: float = 0.0, **more: int) -> Answer:
         """All arrive, unless the test says otherwise."""
-        return self._answers.get(do, ALL)
+        if (answer := self._answers.get(do, ALL)) is GONE:
+            raise RuntimeError("the simulated agents ended with 1")
+        return answer
 
 
 class Sleeper(Subject):
@@ -104,6 +108,30 @@ def test_a_recovery_that_does_not_come_still_lets_the_successor_be_measured(
     assert found["recovered"] == 0.0
     assert found["recovery_seconds"] is found["megabytes_sent"] is None
     assert found["resynced"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("do", "events"),
+    [
+        ("state", {"formed": 0.0}),
+        ("form", {"formed": 0.0}),
+        ("lose", {"formed": 1.0, "recovered": 0.0}),
+        ("resync", {"formed": 1.0, "recovered": 1.0, "resynced": 0.0}),
+    ],
+)
+def test_simulated_agents_that_end_are_a_result_of_their_run_alone(
+    tmp_path: Path, do: str, events: dict[str, float]
+) -> None:
+    subject = Sleeper(tmp_path, {do: GONE})
+    found = measured(subject)
+    assert {name: found[name] for name in EVENTS if name in found} == events
+    assert subject.lines == ["the simulated agents ended with 1"]
+
+
+def test_ours_alone_has_goals_and_for_the_large_sizes() -> None:
+    assert all(set(one) <= set(UNITS) for one in GOALS.values())
+    assert [bool(goals(case, "regroup")) for case in CASES] == [False, False, True, True]
+    assert not goals(CASES[-1], "torchft")
 
 
 def test_a_status_that_does_not_come_ends_nothing(

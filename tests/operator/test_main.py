@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import resource
 import socket
 from typing import Any
 
@@ -14,11 +13,7 @@ import pytest
 
 from regroup_operator.controller import operator_process
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.operator_process import (
-    OPEN_FILES,
-    find_basis,
-    raise_open_files,
-)
+from regroup_operator.controller.operator_process import find_basis
 from regroup_operator.errors import ClusterError
 from regroup_trainer.system.machine_address import free_port
 from tests.support.rendering import SETTINGS
@@ -89,17 +84,3 @@ async def test_a_start_that_waits_for_an_api_server_is_alive_and_not_ready(
 async def test_a_refusal_is_an_error_at_once() -> None:
     with pytest.raises(ClusterError):
         await find_basis(Server(401), PLACE, pause=0)
-
-
-def test_open_files_are_bounded_by_the_hard_limit_alone() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hard = limits[1]
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, hard)
-        for _ in range(2):
-            raise_open_files()
-            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

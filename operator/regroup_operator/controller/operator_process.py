@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import sys
 from dataclasses import dataclass
 
@@ -21,10 +20,9 @@ from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.otlp_settings import exporter_of
+from regroup_trainer.system.server_connections import raise_open_files
 
 RETRY_SECONDS = 2.0
-OPEN_FILES = 65_536
-"""More than the coordinators of any one operator need."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,6 @@ async def find_basis(cluster: Cluster, key_secret: str, pause: float = RETRY_SEC
                 raise
             logging.warning("%s", error)
             await asyncio.sleep(pause)
-
-
-def raise_open_files() -> None:
-    """Allow this process OPEN_FILES, or as many as its hard limit does: each coordinator has its
-    own connection, and many systems start processes with a soft limit of 1,024.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _may_watch_nodes(cluster: Cluster) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 import subprocess
@@ -12,9 +13,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from regroup_trainer.agent.agent import run_worker
 from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.machine_address import free_port
 from tests.support.agent_site import WARM_SECONDS, ended, make_site
+from tests.support.open_files import few_open_files
 from tests.support.waiting import wait_until
 
 
@@ -176,3 +180,12 @@ def _has_child(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().strip())
     return False
+
+
+def test_ranks_may_have_a_connection_to_each_of_thousands_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.environ", {})
+    with few_open_files() as limits:
+        assert run_worker() == WRONG_USAGE
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -11,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from regroup_trainer.system import server_connections
-from regroup_trainer.system.server_connections import NEWCOMERS, Connections
+from regroup_trainer.system.server_connections import NEWCOMERS, Connections, raise_open_files
+from tests.support.open_files import few_open_files
 
 LIMIT = 20
 PROVEN = LIMIT - NEWCOMERS
@@ -152,3 +154,10 @@ async def test_a_connection_that_has_asked_may_be_idle(
     for peer in peers:
         peer.writer.write(b"GET /proven HTTP/1.1\r\nHost: h\r\n\r\n")
     assert len(site.connections) == 2
+
+
+def test_open_files_are_bounded_by_the_hard_limit_alone() -> None:
+    with few_open_files() as limits:
+        for _ in range(2):
+            raise_open_files()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits

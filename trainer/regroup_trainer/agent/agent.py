@@ -85,6 +85,7 @@ from regroup_trainer.protocol.rank_messages import (
 )
 from regroup_trainer.system.child_process import bytes_written
 from regroup_trainer.system.process_signals import ignore_signals
+from regroup_trainer.system.server_connections import raise_open_files
 
 END_SECONDS = 10.0
 """How long the processes of ranks may last after their last report."""
@@ -585,6 +586,7 @@ def run_worker() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    raise_open_files()  # of the ranks, too: the store has a connection of each of them
     try:
         environment = AgentEnvironment.read(dict(os.environ))
         token = read_token(environment.token_file)

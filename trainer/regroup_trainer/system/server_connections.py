@@ -10,6 +10,7 @@ successors must get in. Places are kept free for newcomers, so that they can pro
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,25 @@ NEWCOMERS = 16
 SPARE_CONNECTIONS = 32
 """Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
 
+OPEN_FILES = 65_536
+"""More than an operator needs for all its coordinators, a coordinator for all its agents, and a
+rank for all others.
+"""
 
 BACKLOG = 4096
 """Connections that wait to be accepted: of all agents of a large job, whose coordinator has started
 again. The kernel allows as many by default.
 """
+
+
+def raise_open_files() -> None:
+    """Allow this process, and those that it starts, OPEN_FILES, or as many as its hard limit does:
+    each connection is one, and many systems start processes with a soft limit of 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @dataclass(frozen=True)

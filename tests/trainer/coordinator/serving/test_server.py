@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 import threading
 import time
@@ -54,6 +55,7 @@ from tests.support.coordinator_server import (
 )
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
+from tests.support.open_files import few_open_files
 from tests.support.waiting import until, wait_until
 
 SELDOM = 0.3
@@ -765,3 +767,8 @@ async def test_refused_agents_cannot_fill_the_log(
                     await socket.send_str("{}")
                     assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT
     assert capfd.readouterr().err.count("refused an agent") == MOST_RECORDS
+
+
+def test_a_process_may_have_two_connections_of_each_of_thousands_of_agents(tmp_path: Path) -> None:
+    with few_open_files() as limits, coordinator_process(tmp_path) as (process, _):
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == limits

@@ -23,6 +23,7 @@ from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.log_limit import LogLimit
 from regroup_trainer.system.otlp_settings import exporter_of
 from regroup_trainer.system.process_signals import ignore_signals
+from regroup_trainer.system.server_connections import raise_open_files
 
 if TYPE_CHECKING:
     from regroup_trainer.system.span_exporter import SpanExporter
@@ -44,6 +45,7 @@ def main() -> int:
     )
     for written_by_peers in (arrivals.log, server.log, logging.getLogger("aiohttp.server")):
         written_by_peers.addFilter(LogLimit())
+    raise_open_files()
     try:
         environment = CoordinatorEnvironment.read(dict(os.environ))
         kept = KeptFile(Path(environment.kept_file) if environment.kept_file else None)
