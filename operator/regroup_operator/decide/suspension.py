@@ -49,11 +49,16 @@ def suspend(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 
 
 def _suspending_for_too_long(job: AnyJob, now: datetime) -> bool:
-    condition = job.status.condition("Suspended")
+    """Whether the save has had its time, since the suspension began and since the volume was last
+    known to be away: a coordinator that does not answer, or has just started, cannot say it.
+    """
+    condition, degraded = (job.status.condition(kind) for kind in ("Suspended", "Degraded"))
     if condition is None or condition.status != "Unknown":
         return False
-    age = (now - parse_time(condition.last_transition_time)).total_seconds()
-    return age > job.policies.termination_grace_seconds
+    if degraded is not None and degraded.reason == WaitingReason.VolumeUnavailable.name:
+        return False
+    since = max(parse_time(one.last_transition_time) for one in (condition, degraded) if one)
+    return (now - since).total_seconds() > job.policies.termination_grace_seconds
 
 
 def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:

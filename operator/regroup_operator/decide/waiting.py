@@ -222,10 +222,11 @@ def _suspended(view: JobView) -> Waiting | None:
 def _suspending(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspending":
         return None
-    reason = WaitingReason.Suspending
-    if waits_for_volume(view.observed):
-        reason = WaitingReason.VolumeUnavailable
-    return Waiting.of(reason, f"suspending: {_progress(view)}")
+    text = f"suspending: {_progress(view)}"
+    if not waits_for_volume(view.observed):
+        return Waiting.of(WaitingReason.Suspending, text)
+    advice = "free or repair the volume; to give the newest steps up, delete the worker pods"
+    return Waiting.of(WaitingReason.VolumeUnavailable, f"{text} ({advice})")
 
 
 def _starting(view: JobView) -> Waiting | None:

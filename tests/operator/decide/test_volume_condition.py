@@ -68,10 +68,45 @@ def test_a_job_that_is_to_be_suspended_waits_for_its_volume_as_long_as_it_takes(
     away = {"phase": "stopping", "message": message, "waiting": waiting, "volume": PROBLEM}
     what = decided(simulation, **away)
     assert deleted(what) == []
-    assert what.status.message == f"suspending: {message}"
+    advice = "free or repair the volume; to give the newest steps up, delete the worker pods"
+    assert what.status.message == f"suspending: {message} ({advice})"
     conditions = [what.status.condition(kind) for kind in ("Ready", "Degraded")]
     assert [found and found.reason for found in conditions] == ["VolumeUnavailable"] * 2
     assert len(deleted(decided(simulation, phase="stopping"))) == 4
+
+
+def suspending_without_its_volume() -> tuple[Simulation, Plan]:
+    """A job that is to be suspended for hours, and what was decided last: to wait."""
+    simulation = Simulation(spec=make_spec())
+    simulation.run_rounds(4)
+    simulation.spec, simulation.generation = make_spec(suspend=True), 2
+    simulation.round()
+    simulation.tick(10_000)
+    waiting = Waiting.of(WaitingReason.VolumeUnavailable, "the volume is full")
+    what = decided(simulation, phase="stopping", waiting=waiting, volume=PROBLEM)
+    simulation.status = what.status
+    return simulation, what
+
+
+def test_a_coordinator_that_does_not_answer_costs_no_state_that_the_volume_refused() -> None:
+    """Its process starts again, or the network is slow for a moment."""
+    simulation, _ = suspending_without_its_volume()
+    observed = simulation.observed()
+    view = replace(observed.coordinator, status=None, error="timed out")
+    what = plan(simulation.job(), replace(observed, coordinator=view), simulation.now)
+    assert deleted(what) == []
+
+
+def test_a_save_has_its_time_after_the_volume_is_back() -> None:
+    """So has a new coordinator, which does not know yet what its workers wait for."""
+    simulation, _ = suspending_without_its_volume()
+    what = decided(simulation, phase="waiting")
+    assert deleted(what) == []
+    simulation.status = what.status
+    simulation.tick(60)
+    assert deleted(decided(simulation, phase="waiting")) == []
+    simulation.tick(100)
+    assert len(deleted(decided(simulation, phase="waiting"))) == 4
 
 
 def test_workers_that_are_too_many_are_not_deleted_before_the_volume_has_what_they_hold() -> None:
