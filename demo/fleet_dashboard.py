@@ -52,6 +52,12 @@ def lost(by: str = "") -> str:
     return f"sum{by}(increase(trainingjob_lost_work_seconds_total{{{WHERE}}}[$__range]))"
 
 
+def wasted(by: str) -> str:
+    """Seconds of GPUs for steps that were done again and for no step."""
+    selector = f'{WHERE},use=~"lost|waiting"'
+    return f"sum{by}(increase(trainingjob_gpu_seconds_total{{{selector}}}[$__range]))"
+
+
 STEP = 'phase="step"'
 NOT_SUSPENDED = 'reason!~"Suspended|Suspending"'
 BY_JOB = " by (namespace, trainingjob) "
@@ -164,7 +170,8 @@ CHARTS = (
 )
 NAMESPACES = Table(
     "Namespaces",
-    "Over the time that is shown. Waiting: for workers, and between generations.",
+    "Over the time that is shown. Wasted GPU time: of all GPUs, in no step that counts. "
+    "Waiting: for workers, and between generations.",
     (("namespace", "Namespace"),),
     (
         Column(
@@ -173,6 +180,7 @@ NAMESPACES = Table(
             "percentunit",
             decimals=0,
         ),
+        Column("Wasted GPU time", wasted(BY_NAMESPACE), "s", decimals=1),
         Column("Lost work", lost(BY_NAMESPACE), "s", decimals=0),
         Column("Waiting", spent('phase=~"pending|idle"', by=BY_NAMESPACE), "s", decimals=0),
         Column("Restarts", f"sum by (namespace) ({each('restarts_total', 'cause')})"),
@@ -180,7 +188,8 @@ NAMESPACES = Table(
 )
 WORST = Table(
     "Worst jobs",
-    "The ten jobs with the lowest goodput over the time that is shown.",
+    "The ten jobs with the lowest goodput, and the ten that waste most GPU time, over the time "
+    "that is shown.",
     (("namespace", "Namespace"), ("trainingjob", "Job")),
     (
         Column(
@@ -189,6 +198,7 @@ WORST = Table(
             "percentunit",
             decimals=0,
         ),
+        Column("Wasted GPU time", f"topk(10, {wasted(BY_JOB)})", "s", decimals=1),
     ),
 )
 

@@ -26,6 +26,7 @@ from demo.panels import (
     chart_panel,
     figure_panel,
     filled,
+    heat_panel,
     phase_panel,
     table_panel,
     timeline_panel,
@@ -193,6 +194,102 @@ CHARTS = (
         ),
         Place(18, 25, 6, 8),
     ),
+    (
+        Chart(
+            "Learning rate",
+            "Of the last step.",
+            (Series(queries.newest("learning_rate"), "learning rate", "blue"),),
+            "none",
+            minimum=0,
+        ),
+        Place(4, 33, 7, 8),
+    ),
+    (
+        Chart(
+            "Model FLOPs utilization",
+            "Operations of the model per second over the peak of the GPUs. No data where the peak "
+            "is not known: the variable REGROUP_PEAK_TFLOPS of the workers gives it.",
+            (Series(queries.newest("mfu_ratio"), "MFU", "green"),),
+            "percentunit",
+            minimum=0,
+            calcs=("lastNotNull", "mean"),
+        ),
+        Place(11, 33, 7, 8),
+    ),
+    (
+        Chart(
+            "Restarts by cause",
+            "Recoveries so far. A resize was wanted.",
+            (Series(queries.RESTARTS_BY_CAUSE, "{{cause}}"),),
+            "none",
+            decimals=0,
+            minimum=0,
+            step_line=True,
+        ),
+        Place(18, 33, 6, 8),
+    ),
+    (
+        Chart(
+            "GPU time by use",
+            "Share of the time of all GPUs: in steps that count, in steps that were done again, "
+            "and all else.",
+            (Series(queries.GPU_TIME, "{{use}}"),),
+            "percentunit",
+            decimals=0,
+            stacked=StackingMode.PERCENT,
+            fill=75,
+            calcs=(),
+            colors=(("useful", "green"), ("lost", "red"), ("waiting", "yellow")),
+        ),
+        Place(12, 41, 6, 8),
+    ),
+    (
+        Chart(
+            "Waiting within a step",
+            "Of the rank that waits most: share of each second for data, and for other ranks in "
+            "collectives.",
+            (
+                Series(queries.DATA_WAIT, "data", "yellow"),
+                Series(queries.COLLECTIVES, "{{op}}"),
+            ),
+            "percentunit",
+            minimum=0,
+        ),
+        Place(18, 41, 6, 8),
+    ),
+    (
+        Chart(
+            "Memory",
+            "Of the rank that uses most, and of the one to which least is left.",
+            (
+                Series(queries.MEMORY_USED, "{{kind}}"),
+                Series(queries.MEMORY_LEFT, "{{kind}}"),
+            ),
+            "bytes",
+            minimum=0,
+        ),
+        Place(0, 49, 8, 8),
+    ),
+    (
+        Chart(
+            "Time of a checkpoint",
+            "Mean of ten minutes: while training stood still for it, and in all.",
+            (Series(queries.CHECKPOINT_SECONDS, "{{mode}}"),),
+            "s",
+            minimum=0,
+        ),
+        Place(8, 49, 8, 8),
+    ),
+    (
+        Chart(
+            "Size of a checkpoint",
+            "Of the newest whole checkpoint.",
+            (Series(queries.CHECKPOINT_SIZE, "size", "purple"),),
+            "bytes",
+            minimum=0,
+        ),
+        Place(16, 49, 8, 8),
+    ),
 )
 SMALL_FIGURES = (
     (
@@ -216,6 +313,29 @@ SMALL_FIGURES = (
             steps=((None, "green"), (1, "yellow"), (1000, "red")),
         ),
         Place(8, 29, 4, 4),
+    ),
+    (
+        Figure(
+            "Time left",
+            "Until the target, at the pace of the last ten minutes.",
+            queries.SECONDS_LEFT,
+            "s",
+            decimals=1,
+            steps=((None, "text"),),
+        ),
+        Place(0, 33, 4, 4),
+    ),
+    (
+        Figure(
+            "Wasted GPU time",
+            "Over the time that is shown: of all GPUs, in steps that were done again and in no "
+            "step.",
+            queries.GPU_TIME_WASTED,
+            "s",
+            decimals=1,
+            steps=((None, "text"),),
+        ),
+        Place(0, 37, 4, 4),
     ),
 )
 
@@ -243,6 +363,7 @@ def panels() -> list[Panel]:
     built.append(table_panel(RECOVERIES, Place(0, 25, 8, 8)))
     built += [figure_panel(figure, place) for figure, place in SMALL_FIGURES]
     built += [chart_panel(chart, place) for chart, place in CHARTS[5:]]
+    built.append(heat_panel(Place(0, 41, 12, 8)))
     return built
 
 

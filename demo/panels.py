@@ -255,11 +255,30 @@ def timeline_panel(place: Place) -> statetimeline.Panel:
     }
     panel.override_by_name("Phase", [property_of("mappings", [models.ValueMap(options=names)])])
     panel.thresholds(thresholds((None, "#8e8e99"), (1, "#1f60c4"), (2, "#3274d9"), (3, "#5794f2")))
-    panel.color_scheme(boards.FieldColor().mode(models.FieldColorModeId.THRESHOLDS)).decimals(0)
-    panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85).fill_opacity(
-        80
-    ).line_width(0)
     panel.legend(legend(()))
+    return bars(panel).decimals(0)
+
+
+def heat_panel(place: Place) -> statetimeline.Panel:
+    """How slow each rank is, as bars that are the redder the slower it is."""
+    panel = titled(
+        statetimeline.Panel(),
+        "Stragglers",
+        "Own time of a step of each rank over that of the median rank, of the 16 slowest. All "
+        "ranks wait for the slowest. Jobs of more than 256 ranks have no series for each.",
+        place,
+    )
+    panel.with_target(target("A", queries.SLOWNESS, "rank {{rank}}"))
+    panel.thresholds(thresholds((None, "green"), (1.2, "yellow"), (1.5, "orange"), (2, "red")))
+    panel.legend(legend(()).show_legend(False))
+    return bars(panel).decimals(1)
+
+
+def bars(panel: statetimeline.Panel) -> statetimeline.Panel:
+    """With equal values as one bar, in the colours of the thresholds."""
+    panel.color_scheme(boards.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+    panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85)
+    panel.fill_opacity(80).line_width(0)
     return panel.align_value(common.TimelineValueAlignment.CENTER)
 
 

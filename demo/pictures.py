@@ -16,7 +16,7 @@ from demo.history import open_metrics, read, replay
 from demo.picture.__main__ import picture
 from demo.picture.data import Source
 from demo.promql import Server, Window
-from demo.recording import FILE
+from demo.recording import FILE, LACKED
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs/pictures"
@@ -34,7 +34,7 @@ VARIABLES = {
 
 def source_of(server: Server, window: Window, name: str) -> Source:
     """Where the picture of a dashboard comes from."""
-    return Source(server, window, VARIABLES[name], SCRAPE_SECONDS)
+    return Source(server, window, VARIABLES[name], SCRAPE_SECONDS, LACKED)
 
 
 @click.command()

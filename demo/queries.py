@@ -21,6 +21,9 @@ PHASES = (
 
 JOB = 'namespace="$namespace", trainingjob="$trainingjob"'
 
+NOT_ON_CPUS = frozenset({"trainingjob_mfu_ratio"})
+"""Series that a job has only where the peak of its devices is known."""
+
 
 def newest(series: str, *labels: str) -> str:
     """The value of `trainingjob_<series>` from whichever pod exports it, one for each value of
@@ -79,6 +82,31 @@ DETECTION = (
     f"max(trainingjob_detection_seconds_count{NODE_LOST})"
 )
 LOST_STEPS = f"{newest('lost_steps_total')} or vector(0)"
+STEPS_LEFT = f"({newest('target_steps')} > 0) - {newest('step')}"
+SECONDS_LEFT = f"({STEPS_LEFT}) / (max(deriv(trainingjob_step{{{JOB}}}[10m])) > 0)"
+RESTARTS_BY_CAUSE = newest("restarts_total", "cause")
+GPU_TIME = f"max by (use) (rate(trainingjob_gpu_seconds_total{{{JOB}}}[$__rate_interval]))"
+GPU_TIME_WASTED = (
+    f'sum(increase(trainingjob_gpu_seconds_total{{{JOB}, use=~"lost|waiting"}}[$__range]))'
+)
+CHECKPOINT_SIZE = f"max(max_over_time(trainingjob_checkpoint_last_size_bytes{{{JOB}}}[1d]))"
+CHECKPOINT_SECONDS = (
+    f"sum by (mode) (increase(trainingjob_checkpoint_save_seconds_sum{{{JOB}}}[10m])) / "
+    f"(sum by (mode) (increase(trainingjob_checkpoint_save_seconds_count{{{JOB}}}[10m])) > 0)"
+)
+OWN_SECONDS = (
+    f"max by (rank) (rate(trainingjob_rank_compute_seconds_sum{{{JOB}}}[1m]) / "
+    f"(rate(trainingjob_rank_compute_seconds_count{{{JOB}}}[1m]) > 0))"
+)
+SLOWNESS = f"topk(16, round({OWN_SECONDS} / scalar(quantile(0.5, {OWN_SECONDS})), 0.1))"
+MEMORY_USED = f'max by (kind) (trainingjob_rank_memory_bytes{{{JOB}, kind=~"host|gpu"}})'
+MEMORY_LEFT = (
+    f'min by (kind) (trainingjob_rank_memory_bytes{{{JOB}, kind=~"host_available|gpu_available"}})'
+)
+DATA_WAIT = f"max(rate(trainingjob_rank_data_wait_seconds_total{{{JOB}}}[$__rate_interval]))"
+COLLECTIVES = (
+    f"max by (op) (rate(trainingjob_rank_collective_seconds_total{{{JOB}}}[$__rate_interval]))"
+)
 GENERATION_CHANGED = f"max(changes(trainingjob_generation{{{JOB}}}[$__rate_interval])) > 0"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from demo.errors import NoDataError
 from demo.promql import Server, Window
+from demo.queries import NOT_ON_CPUS
 
 SCRAPE_SECONDS = 1
 
@@ -36,6 +37,8 @@ class Source:
     variables: dict[str, str]
     scrape_seconds: float = SCRAPE_SECONDS
     """What Grafana takes for the interval of scrapes, and rates over four of them at least."""
+    may_lack: frozenset[str] = NOT_ON_CPUS
+    """Series that the run need not have. A query of one of them may have no data."""
 
     def expression(self, text: str) -> str:
         """The expression after Grafana's and the dashboard's variables are filled in."""
@@ -54,7 +57,8 @@ class Source:
     def _of(self, panel: dict[str, Any], target: dict[str, Any]) -> list[Series]:
         found = self.server.range(self.expression(target["expr"]), self.window)
         if not any(value is not None for one in found for value in one.values):
-            raise self._no_data(panel, target)
+            self._check_may_lack(panel, target)
+            return []
         return [Series(legend(target, dict(one.labels)), one.values) for one in found]
 
     def rows(self, panel: dict[str, Any]) -> list[dict[str, Any]]:
@@ -66,7 +70,7 @@ class Source:
         for target in panel["targets"]:
             found = self.server.instant(self.expression(target["expr"]), self.window.end)
             if not found:
-                raise self._no_data(panel, target)
+                self._check_may_lack(panel, target)
             for labels, value in found:
                 row = merged.setdefault(tuple(sorted(labels.items())), dict(labels))
                 row[f"Value #{target['refId']}"] = value
@@ -86,10 +90,11 @@ class Source:
             if now and not before
         ]
 
-    def _no_data(self, panel: dict[str, Any], target: dict[str, Any]) -> NoDataError:
-        return NoDataError(
-            f"panel {panel['title']!r} has no data for {self.expression(target['expr'])}"
-        )
+    def _check_may_lack(self, panel: dict[str, Any], target: dict[str, Any]) -> None:
+        if not any(name in target["expr"] for name in self.may_lack):
+            raise NoDataError(
+                f"panel {panel['title']!r} has no data for {self.expression(target['expr'])}"
+            )
 
 
 def legend(target: dict[str, Any], labels: dict[str, str]) -> str:

@@ -116,6 +116,8 @@ def content(
     if panel["type"] == "table":
         return figures.table(panel, source.rows(panel))
     series = source.series(panel)
+    if not series:
+        return '<p class="stat">No data</p>'
     if panel["type"] == "stat":
         return figures.stat(panel, series, *size)
     if panel["type"] == "state-timeline":

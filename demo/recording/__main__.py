@@ -31,6 +31,7 @@ from demo.screen import Screen
 from demo.waiting import wait_for
 from devcluster.apiserver import ApiServer
 from regroup_trainer.protocol.environment import VOLUME_MOUNT
+from regroup_trainer.step.model_flops import PEAK_VARIABLE
 from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import (
     Kubelets,
@@ -77,7 +78,10 @@ class Scene:
 def job(**changes: Any) -> Json:
     """The spec of the demo's job, with changes."""
     spec: Json = manifest()["spec"]
-    del spec["template"]  # the played nodes keep workers apart
+    # The played nodes keep workers apart. Their devices have a peak, so that MFU is shown.
+    peak = {"name": PEAK_VARIABLE, "value": "0.05"}
+    trainer = {"name": "trainer", "env": [peak]}
+    spec["template"] = {"spec": {"containers": [trainer]}}
     spec["trainer"]["training"]["steps"] = STEPS
     spec["checkpoint"]["intervalSteps"] = 40
     return {**spec, **changes}

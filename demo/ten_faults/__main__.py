@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 
 import click
 
+from demo import job_dashboard
 from demo.errors import DemoError
 from demo.installation import ROOT
+from demo.picture.__main__ import picture
+from demo.picture.data import Source
+from demo.promql import Server, Window
 from demo.screen import Screen
 from demo.stages.devcluster import DevclusterStage
 from demo.ten_faults import record, strikes
@@ -28,6 +33,7 @@ CLUSTER = "faults"
 OUTPUT = ROOT / "build/ten-faults"
 OBSERVED = "observed.json"
 PAGE = ROOT / "docs/tasks/ten-faults.md"
+PICTURE = ROOT / "docs/pictures/ten-faults.png"
 
 
 @click.command()
@@ -51,7 +57,7 @@ def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
     except (DemoError, DevclusterError) as error:
         sys.exit(f"The faults could not be tried: {error}")
     found = record.read(OUTPUT / OBSERVED)
-    PAGE.write_text(page(found))
+    PAGE.write_text(page(found, f"../pictures/{PICTURE.name}" if PICTURE.exists() else ""))
     screen.report(f"The page is {PAGE.relative_to(ROOT)}")
     sys.exit(1 if any(problems(one.expected, found[one.slug]) for one in chosen) else 0)
 
@@ -62,6 +68,7 @@ def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     with monitored(stage, folder) as (server, manager):
+        began = time.time()
         scene = Scene(stage, server, manager, screen)
         stage.kubectl.apply(strikes.sample(), namespace=NAMESPACE)
         for fault in chosen:
@@ -73,6 +80,22 @@ def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> None
             record.write(file, record.read(file) | {fault.slug: seen})
             if fault.job != strikes.SAMPLE:
                 scene.must(f"kubectl delete trainingjob {fault.job}")
+        if len(chosen) == len(FAULTS):
+            draw(server, Window.of(began, time.time()), screen)
+
+
+def draw(server: Server, window: Window, screen: Screen) -> None:
+    """Draw the dashboard of the sample's job over the run. A panel may have no data: which series
+    there are depends on the faults. The page does without a picture that cannot be drawn.
+    """
+    variables = {"namespace": NAMESPACE, "trainingjob": strikes.SAMPLE}
+    source = Source(server, window, variables, may_lack=frozenset({"trainingjob_"}))
+    try:
+        picture(job_dashboard.build(), source, OUTPUT / PICTURE.name)
+    except DemoError as error:
+        screen.report(f"There is no picture: {error}", "red")
+        return
+    shutil.copy(OUTPUT / PICTURE.name, PICTURE)
 
 
 def report(fault: Fault, seen: Observed, screen: Screen) -> None:

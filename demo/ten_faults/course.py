@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from http.client import HTTPException
 from typing import Any
 
-from demo.errors import StoryError
+from demo.errors import DemoError, StoryError
 from demo.ten_faults.expectations import SLOW, Fault
 from demo.ten_faults.observation import Look, Observed, filled, missing
 from demo.ten_faults.scene import Scene, Struck
 from demo.waiting import wait_for
+from devcluster.errors import DevclusterError
 from tests.support.repeating import repeated
 
 ALERT_SECONDS = 180.0
@@ -94,7 +97,13 @@ class Course:
         return Look(seconds, why, code, line)
 
     def _note(self) -> None:
-        """Note the alerts, and whether the job trains again."""
+        """Note the alerts, and whether the job trains again. While a query fails, as of a server
+        that is overloaded, nothing is known; the next look may find it.
+        """
+        with contextlib.suppress(DemoError, DevclusterError, OSError, HTTPException, ValueError):
+            self._look_around()
+
+    def _look_around(self) -> None:
         seconds, found = self._seconds(), self._scene.alerts(self._fault.job)
         found = {name: state for name, state in found.items() if name not in self._before}
         self._pending |= set(found)

@@ -153,6 +153,7 @@ FAULTS: tuple[Fault, ...] = (
             afterwards=("has ended", "not finite", "in a row"),
             heals=False,
             ends=True,
+            also=frozenset({"TrainingJobFailed"}),
         ),
         job="gpt-nan",
     ),

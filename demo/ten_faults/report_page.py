@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Look, Observed, problems
 from demo.ten_faults.scene import FACTOR
+from demo.ten_faults.strikes import SAMPLE
 
 HEAD = f"""\
 # Ten faults, and what you see
@@ -25,15 +26,23 @@ work; times include that of the commands themselves, and your cluster is faster.
 COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself", "trains again")
 
 
-def page(found: Mapping[str, Observed]) -> str:
-    """The whole page; it names the faults that were not tried."""
+def page(found: Mapping[str, Observed], picture: str = "") -> str:
+    """The whole page; it names the faults that were not tried. `picture` is where the picture of
+    the run is, from the page on; empty where there is none.
+    """
     tried = [fault for fault in FAULTS if fault.slug in found]
     left = ", ".join(fault.name for fault in FAULTS if fault.slug not in found)
     note = _wrapped(f"Not tried when this page was written: {left}.") + "\n\n" if left else ""
     rows = [_row(fault, found[fault.slug]) for fault in tried]
     table = "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *map(_cells, rows)])
     sections = [_section(fault, found[fault.slug]) for fault in tried]
-    return "\n".join([HEAD, f"{note}{table}", "", "\n".join(sections)])
+    shown = [_picture(picture)] if picture else []
+    return "\n".join([HEAD, f"{note}{table}", "", *shown, "\n".join(sections)])
+
+
+def _picture(where: str) -> str:
+    text = f"The dashboard Job of `{SAMPLE}` over the whole run:"
+    return f"{text}\n\n![The dashboard Job of {SAMPLE} over the whole run]({where})\n"
 
 
 def _cells(cells: tuple[str, ...]) -> str:

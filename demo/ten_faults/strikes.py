@@ -106,16 +106,19 @@ def delete_claim(scene: Scene) -> Struck:
     return Struck(lambda: _restore_claim(scene))
 
 
+def is_released(scene: Scene) -> bool:
+    """Whether the claim is gone. A command that failed says nothing of it."""
+    code, listed = scene.type_in("kubectl get pvc -o name")
+    return code == 0 and "persistentvolumeclaim/shared" not in listed.split()
+
+
 def _restore_claim(scene: Scene) -> None:
     """The claim goes with the last pod that uses it. Its volume keeps the data, and is free for a
     new claim once it has forgotten the old one.
     """
     scene.must(f"kubectl trainingjob suspend {SAMPLE}")
 
-    def released() -> bool:
-        return "shared" not in scene.type_in("kubectl get pvc -o name")[1]
-
-    wait_for("the end of the claim", released, GONE_SECONDS, every=0.5)
+    wait_for("the end of the claim", lambda: is_released(scene), GONE_SECONDS, every=0.5)
     scene.patch("pv", VOLUME, {"spec": {"claimRef": None}})
     scene.stage.kubectl.apply(claim(), namespace=NAMESPACE)
     scene.must(f"kubectl trainingjob resume {SAMPLE}")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import yaml
 
+from demo.errors import QueryError
 from demo.fired_alerts import ALERTS
 from demo.ten_faults import record, strikes
+from demo.ten_faults.course import Course
 from demo.ten_faults.expectations import FAULTS
 from demo.ten_faults.observation import Expected, Look, Observed, problems
 from demo.ten_faults.report_page import page
-from demo.ten_faults.scene import values
+from demo.ten_faults.scene import Scene, values
 
 EXPECTED = Expected(
     "TrainingJobStalled",
@@ -89,6 +92,50 @@ def test_a_job_of_its_own_is_the_sample_with_one_worker() -> None:
     assert made["metadata"]["name"] == "gpt-size"
     assert (made["spec"]["replicas"], made["spec"]["image"]) == (1, "any")
     assert "gpt-demo" not in yaml.safe_dump(made)
+
+
+class Shaky:
+    """A scene whose second query fails, and whose kubectl has `answer`."""
+
+    def __init__(self, answer: tuple[int, str] = (0, "")) -> None:
+        self.answer = answer
+        self.queries = 0
+
+    def alerts(self, _job: str) -> dict[str, str]:
+        self.queries += 1
+        if self.queries == 2:
+            raise QueryError("Prometheus does not answer")
+        return {} if self.queries == 1 else {"TrainingJobStalled": "firing"}
+
+    def status(self, _job: str) -> dict[str, object]:
+        return {}
+
+    def type_in(self, _line: str) -> tuple[int, str]:
+        return self.answer
+
+
+def shaky(code: int = 0, output: str = "") -> Scene:
+    """One of them."""
+    return cast("Scene", Shaky((code, output)))
+
+
+def test_a_query_that_fails_ends_no_watch_of_the_alerts() -> None:
+    course = Course(shaky(), FAULTS[2])
+    course._note()
+    assert not course._alerts
+    course._note()
+    assert set(course._alerts) == {"TrainingJobStalled"}
+
+
+def test_a_claim_is_gone_only_where_kubectl_has_listed_the_others() -> None:
+    assert strikes.is_released(shaky(0, "persistentvolumeclaim/other"))
+    assert not strikes.is_released(shaky(0, "persistentvolumeclaim/shared"))
+    assert not strikes.is_released(shaky(1, "Unable to connect to the server"))
+
+
+def test_the_page_shows_the_picture_where_there_is_one() -> None:
+    assert "](../pictures/any.png)" in page({}, "../pictures/any.png")
+    assert "![" not in page({})
 
 
 def test_what_was_observed_is_kept_in_a_file(tmp_path: Path) -> None:

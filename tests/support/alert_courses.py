@@ -123,6 +123,22 @@ COURSES: dict[str, tuple[Course, ...]] = {
             },
         ),
     ),
+    "TrainingJobFailed": (
+        # It failed before anything was scraped of it.
+        Fires(5, {of_job("status_phase", phase="Failed"): "1x300"}),
+        Fires(30, {of_job("status_phase", phase="Failed"): "0x20 1x300"}),
+        # It was created again under its name, and has failed again.
+        Fires(78, {of_job("status_phase", phase="Failed"): "1x65 0x5 1x300"}),
+        # It is an hour ago. Another replica of the operator leads since.
+        Course(
+            90,
+            {
+                of_job("status_phase", phase="Failed", pod="a"): "0x5 1x60",
+                of_job("status_phase", phase="Failed", pod="b"): "_x66 1x300",
+            },
+        ),
+        Course(30, {of_job("status_phase", phase="Failed"): "0x300"}),
+    ),
     "TrainingJobPendingTooLong": (
         Fires(
             31,

@@ -72,6 +72,8 @@ def samples(second: int, rng: random.Random) -> Iterator[tuple[str, str, float]]
     yield "generation", "", 1 + (second >= BACK) + (second >= THREE)
     yield "world_size", "", ranks_at(second)
     yield from time_split(second)
+    for use, share in (("useful", 0.9), ("lost", 0.02), ("waiting", 0.08)):
+        yield "gpu_seconds_total", f'use="{use}"', 3 * share * second
     if second >= BACK:
         yield from histogram("detection_seconds", 'cause="infrastructure"', 2.05)
         yield from histogram(
@@ -81,6 +83,7 @@ def samples(second: int, rng: random.Random) -> Iterator[tuple[str, str, float]]
         yield from histogram("recovery_seconds", 'cause="resize",restored_from="Checkpoint"', 0.9)
     if second >= 4 and not LOST <= second < BACK:
         yield from training(second, step, rng)
+        yield from ranks(second, ranks_at(second))
 
 
 def training(second: int, step: int, rng: random.Random) -> Iterator[tuple[str, str, float]]:
@@ -95,6 +98,25 @@ def training(second: int, step: int, rng: random.Random) -> Iterator[tuple[str, 
     yield "checkpoint_last_step", "", step // 80 * 80
     yield "checkpoint_last_success_timestamp_seconds", "", second - second % 8
     yield "checkpoint_last_size_bytes", "", 14_500_000
+    yield "learning_rate", "", 3e-4 * min(1, step / 100)
+    yield "mfu_ratio", "", 0.4 + rng.gauss(0, 0.01)
+    for mode, seconds in (("blocking", 0.02), ("background", 1.5)):
+        saves = step // 80
+        yield "checkpoint_save_seconds_sum", f'mode="{mode}"', seconds * saves
+        yield "checkpoint_save_seconds_count", f'mode="{mode}"', saves
+
+
+def ranks(second: int, count: int) -> Iterator[tuple[str, str, float]]:
+    """What each rank reports; rank 1 computes half as long again as the others."""
+    for rank in range(count):
+        own = f'rank="{rank}"'
+        slow = 1.5 if rank == 1 else 1.0
+        yield "rank_compute_seconds_sum", own, 0.05 * slow * 10 * second
+        yield "rank_compute_seconds_count", own, 10 * second
+        yield "rank_data_wait_seconds_total", own, 0.02 * second
+        yield "rank_collective_seconds_total", f'{own},op="gradients"', 0.1 * second / slow
+        yield "rank_memory_bytes", f'{own},kind="host"', 2e9
+        yield "rank_memory_bytes", f'{own},kind="host_available"', 6e9
 
 
 def time_split(second: int) -> Iterator[tuple[str, str, float]]:

@@ -33,7 +33,13 @@ from regroup_operator.controller.operator_metrics import (
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
-from regroup_operator.controller.refusals import Kind, Refusals, stopped_by
+from regroup_operator.controller.refusals import (
+    LEADERS,
+    Kind,
+    Refusals,
+    made_nothing,
+    stopped_by,
+)
 from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
@@ -132,6 +138,8 @@ class Reconciler:
         """UID, generation and what is wrong with the pods that follow from that spec."""
         self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
         """Each job as it was read last: the series of jobs hold the same values."""
+        self._unmade_terms: dict[Key, int] = {}
+        """Terms that this process has written and whose pod was refused. Nobody else uses them."""
         self._claims = RecentAnswers(cluster.claim)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -220,6 +228,7 @@ class Reconciler:
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
         self._jobs.pop(key, None)
+        self._unmade_terms.pop(key, None)
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
@@ -310,6 +319,7 @@ class Reconciler:
             held_back=frozenset(
                 kind.__name__ for kind in refusals.held(_scene(job, pods), time.monotonic())
             ),
+            unmade_term=self._unmade_terms.get(job.key),
         )
 
     def _problem(self, job: AnyJob, refusals: Refusals) -> tuple[WaitingReason, str]:
@@ -435,6 +445,9 @@ class Reconciler:
         began, done, seen = time.time(), [], observed
         refused: dict[Kind, Exception] = {}
         stopped: set[Kind] = set()
+        leader = next((a for a in decided.actions if isinstance(a, LEADERS)), None)
+        if leader is not None:
+            self._unmade_terms.pop(job.key, None)
         for batch in in_batches(decided.actions):
             going_on = tuple(action for action in batch if type(action) not in stopped)
             observed, failed = await self._executor.execute_all(going_on, job, observed)
@@ -448,6 +461,8 @@ class Reconciler:
                     refused.setdefault(type(action), error)
         if self._executor.traces is not None:
             self._executor.traces.note(Round(job, seen, tuple(done), began, time.time()))
+        if leader is not None and leader not in done and made_nothing(leader, refused):
+            self._unmade_terms[job.key] = leader.term
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
         scene = _scene(job, observed.pods)

@@ -6,7 +6,7 @@ followed, no lost pod from being deleted, and no event from being made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -21,13 +21,25 @@ from regroup_operator.decide.plan import (
     EnsureService,
     EnsureToken,
 )
-from regroup_operator.errors import ClusterError, ObjectConflictError
+from regroup_operator.errors import ClusterError, ConflictError, ObjectConflictError
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 Kind = type[Action]
 PODS: frozenset[Kind] = frozenset({CreateCoordinator, CreateStore, CreateWorker})
+LEADERS = CreateCoordinator | CreateStore
 NEEDED_BY_PODS: frozenset[Kind] = frozenset({EnsureAccess, EnsureToken, EnsureService, CreateClaim})
 """Without these no pod is made: it would not start, or nothing would isolate it."""
+
+
+def made_nothing(creation: Action, refused: Mapping[Kind, Exception]) -> bool:
+    """Whether a creation that did not succeed has made nothing for sure, and may be tried again
+    under the same name. That does not help where the name is taken.
+    """
+    error = refused.get(type(creation))
+    if error is None:
+        return True  # it was not tried
+    is_answer = isinstance(error, ClusterError) and not error.may_pass
+    return is_answer and not isinstance(error, ConflictError)
 
 
 def stopped_by(kind: Kind) -> frozenset[Kind]:

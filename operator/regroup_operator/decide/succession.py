@@ -92,7 +92,7 @@ def keep_coordinator(
     dead = (DeletePod(current, why, SUPERSEDED_SECONDS),) if current is not None else ()
     if current is not None:
         status = _suspect(current.node, observed, status)
-    term = status.coordinator_term + 1
+    term = observed.next_term(status.coordinator_term)
     create = CreateCoordinator(term, nodes_to_avoid(status))
     return Step(
         status.model_copy(update={"coordinator_term": term}),

@@ -64,8 +64,9 @@ def keep_store(
     if backoff_left(job, status, now) > 0:
         return Step(status)
     ended = (DeletePod(current, "its attempt is over"),) if current is not None else ()
-    term = status.coordinator_term + 1
-    loss = _end_of_attempt(job, observed, status)
+    term = observed.next_term(status.coordinator_term)
+    is_counted = term == status.coordinator_term
+    loss = None if is_counted else _end_of_attempt(job, observed, status)
     begun = losses.account(_count_failure(observed, status, now), [loss] if loss else [], term, now)
     create = CreateStore(term, nodes_to_avoid(status))
     return Step(

@@ -349,6 +349,15 @@ class Observed:
     """What kind of failure that was."""
     held_back: frozenset[str] = frozenset()
     """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
+    unmade_term: int | None = None
+    """The term whose coordinator or store was refused: no pod has ever had it."""
+
+    def next_term(self, current: int) -> int:
+        """The term of the next coordinator or store. A term is never used twice, and one that was
+        not used is not skipped: a quota may refuse a pod for days.
+        """
+        is_unused = current == self.unmade_term and all(pod.term != current for pod in self.pods)
+        return current if is_unused else current + 1
 
     @cached_property
     def workers(self) -> tuple[Pod, ...]:

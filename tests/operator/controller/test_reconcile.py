@@ -547,6 +547,47 @@ async def test_a_quota_of_events_stops_nothing_else_and_is_not_asked_over_and_ov
     assert all(pause is not None and pause <= FIRST_PAUSE_SECONDS for pause in pauses)
 
 
+class FullQuota(PodServer):
+    """A quota refuses pods while it is full."""
+
+    refusal: ClusterError | None = None
+
+    async def create_pod(self, document: Json) -> Json:
+        if self.refusal is not None:
+            raise self.refusal
+        return await super().create_pod(document)
+
+    def term(self) -> int:
+        """The term in the status."""
+        term: int = self.stored["status"]["coordinatorTerm"]
+        return term
+
+    def change_spec(self) -> None:
+        """A change of the spec is worth a try at once."""
+        self.stored["metadata"]["generation"] += 1
+        self.stored = in_next_version(self.stored)
+
+
+async def test_a_coordinator_that_a_quota_refuses_keeps_its_term_until_it_is_made() -> None:
+    server = FullQuota()
+    async with reconciler_of(server, make_pods()) as reconciler:
+        server.refusal = ClusterError("POST", "/pods", 403, "exceeded quota: few")
+        for _ in range(3):
+            await reconciler.reconcile(("a", "gpt"))
+            server.change_spec()
+        assert server.term() == 1
+        server.refusal = None
+        await reconciler.reconcile(("a", "gpt"))
+        assert (server.made[0], server.term()) == ("gpt-c1", 1)
+        server.exists = [pod for pod in server.exists if pod["metadata"]["name"] != "gpt-c1"]
+        server.refusal = ClusterError("POST", "/pods", 0, "no answer")
+        for term in (2, 3):
+            reconciler._doubtful.add(("a", "gpt"))  # so that the pods are listed
+            server.change_spec()
+            await reconciler.reconcile(("a", "gpt"))
+            assert server.term() == term, "the pod may have been made"
+
+
 async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> None:
     """As after a change of the operator: the status is ahead of the pods that memory knows."""
     server = PodServer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.refusals import PODS, Refusals, stopped_by
+from regroup_operator.controller.refusals import PODS, Refusals, made_nothing, stopped_by
 from regroup_operator.controller.work_queue import LONGEST_PAUSE_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
@@ -15,7 +15,7 @@ from regroup_operator.decide.plan import (
     EnsureService,
     PutDesired,
 )
-from regroup_operator.errors import ClusterError, ObjectConflictError
+from regroup_operator.errors import ClusterError, ConflictError, ObjectConflictError
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 QUOTA = ClusterError("POST", "/pods", 403, "exceeded quota")
@@ -26,6 +26,19 @@ def test_a_refusal_stops_its_own_kind_and_pods_need_what_isolates_and_names_them
         assert stopped_by(kind) == {kind}
     for needed in (EnsureAccess, EnsureService):
         assert stopped_by(needed) == {needed, *PODS}
+
+
+def test_only_a_refusal_that_is_sure_and_no_taken_name_has_made_nothing() -> None:
+    creation = CreateCoordinator(1, ())
+    assert made_nothing(creation, {CreateWorker: ClusterError("POST", "/pods", 0, "no answer")})
+    assert made_nothing(creation, {CreateCoordinator: QUOTA})
+    for error in (
+        ClusterError("POST", "/pods", 0, "no answer"),
+        ClusterError("POST", "/pods", 504, "timeout"),
+        ConflictError("POST", "/pods", 409, "try again"),
+        ObjectConflictError("the name is taken"),
+    ):
+        assert not made_nothing(creation, {CreateCoordinator: error})
 
 
 def test_a_refused_kind_waits_longer_each_time_while_nothing_changes() -> None:

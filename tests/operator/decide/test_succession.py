@@ -8,9 +8,37 @@ from dataclasses import replace
 import pytest
 
 from regroup_operator.decide.losses import CUT_OFF_SECONDS
-from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateWorker, DeletePod, EnsureToken
-from regroup_operator.decide.planner import STEADY_SECONDS
+from regroup_operator.decide.plan import (
+    REQUEUE_SECONDS,
+    CreateCoordinator,
+    CreateWorker,
+    DeletePod,
+    EnsureToken,
+)
+from regroup_operator.decide.planner import STEADY_SECONDS, plan
 from tests.support.operator_simulation import Simulation, make_torchrun_spec, training
+
+
+def term_after_refusal(simulation: Simulation, unmade_term: int) -> int:
+    """The term of the coordinator that is made next."""
+    observed = replace(simulation.observed(), unmade_term=unmade_term)
+    actions = plan(simulation.job(), observed, simulation.now).actions
+    (term,) = [action.term for action in actions if isinstance(action, CreateCoordinator)]
+    return term
+
+
+def test_a_coordinator_that_was_refused_is_tried_again_under_its_term() -> None:
+    simulation = Simulation()
+    simulation.round(crash_after=0)
+    assert simulation.status.coordinator_term == 1
+    assert term_after_refusal(simulation, unmade_term=1) == 1
+    assert term_after_refusal(simulation, unmade_term=2) == 2, "not that of this refusal"
+
+
+def test_a_term_that_a_pod_has_is_not_used_again_whatever_was_answered() -> None:
+    simulation = training()
+    simulation.fail(simulation.pods["gpt-c1"])
+    assert term_after_refusal(simulation, unmade_term=1) == 2
 
 
 def uncreated_worker(reason: str = "ContainerCreating") -> Simulation:

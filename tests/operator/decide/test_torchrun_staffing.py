@@ -116,6 +116,19 @@ def test_without_its_store_the_next_attempt_begins_with_new_workers(
     assert job.status.restart_count == job.status.restarts.infrastructure == 1
 
 
+def test_a_store_that_is_refused_begins_no_further_attempt_and_counts_no_further_loss(
+    job: Simulation,
+) -> None:
+    del job.pods["gpt-s1"]
+    job.round(crash_after=0)
+    assert (job.status.coordinator_term, job.status.restarts.infrastructure) == (2, 1)
+    what = plan(job.job(), replace(job.observed(), unmade_term=2), job.now)
+    assert [action.term for action in what.actions if isinstance(action, CreateStore)] == [2]
+    assert (what.status.coordinator_term, what.status.restarts.infrastructure) == (2, 1)
+    assert what.status.recoveries == job.status.recoveries
+    assert "AttemptLost" not in [event.reason for event in what.events]
+
+
 def test_a_store_that_keeps_failing_is_made_ever_less_often_and_fails_the_job_in_the_end() -> None:
     simulation = Simulation(
         spec=make_torchrun_spec(restartPolicy={"maxRestarts": 5, "backoffSeconds": 10})
