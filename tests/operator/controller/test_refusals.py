@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.refusals import PODS, Refusals, stopped_by
+from regroup_operator.controller.refusals import PODS, QUIET_CONFLICTS, Refusals, stopped_by
 from regroup_operator.controller.work_queue import LONGEST_PAUSE_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
@@ -15,7 +15,7 @@ from regroup_operator.decide.plan import (
     EnsureService,
     PutDesired,
 )
-from regroup_operator.errors import ClusterError, ObjectConflictError
+from regroup_operator.errors import ClusterError, ConflictError, ObjectConflictError
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 QUOTA = ClusterError("POST", "/pods", 403, "exceeded quota")
@@ -68,6 +68,39 @@ def test_it_is_explained_until_it_is_tried_again_with_success() -> None:
     refusals.note_round({CreateWorker}, {}, (), "scene", 100.0)
     assert refusals.explain() == (WaitingReason.ApiError, "")
     assert refusals.due(100.0) is None
+
+
+CHANGED = ConflictError("PATCH", "/poddisruptionbudgets/gpt", 409, "it was changed")
+
+
+def test_a_conflict_is_tried_again_quietly_and_explained_only_when_it_lasts() -> None:
+    refusals, now = Refusals(), 0.0
+    for _ in range(QUIET_CONFLICTS):
+        refusals.note_round(
+            {EnsureDisruptionBudget}, {EnsureDisruptionBudget: CHANGED}, (), "scene", now
+        )
+        assert refusals.explain() == (WaitingReason.ApiError, "")
+        pause = refusals.due(now)
+        assert pause is not None
+        now += pause
+    assert now < 5.0
+    refused = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refusals.note_round(refused.keys(), refused, (), "scene", now)
+    assert refusals.explain()[1] == str(CHANGED)
+
+
+def test_a_quiet_conflict_does_not_hide_another_refusal() -> None:
+    refusals = Refusals()
+    refused = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refusals.note_round(refused.keys(), refused, (), "scene", 0.0)
+    assert refusals.explain() == (WaitingReason.ApiError, str(QUOTA))
+
+
+def test_a_conflict_that_pods_wait_for_is_explained_at_once() -> None:
+    refusals = Refusals()
+    refusals.note_round({EnsureService, CreateWorker}, {EnsureService: CHANGED}, (), "scene", 0.0)
+    assert refusals.held("scene", 0.0) == {EnsureService, CreateWorker}
+    assert refusals.explain() == (WaitingReason.ApiError, str(CHANGED))
 
 
 FULL = 'pods "gpt-w0-1" is forbidden: exceeded quota: few, requested: pods=1, used: pods=4'
