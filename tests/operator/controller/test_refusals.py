@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.refusals import PODS, QUIET_CONFLICTS, Refusals, stopped_by
+from regroup_operator.controller.refusals import PODS, QUIET_CONFLICTS, Kind, Refusals, stopped_by
 from regroup_operator.controller.work_queue import LONGEST_PAUSE_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
@@ -84,14 +84,14 @@ def test_a_conflict_is_tried_again_quietly_and_explained_only_when_it_lasts() ->
         assert pause is not None
         now += pause
     assert now < 5.0
-    refused = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refused: dict[Kind, Exception] = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
     refusals.note_round(refused.keys(), refused, (), "scene", now)
     assert refusals.explain()[1] == str(CHANGED)
 
 
 def test_a_quiet_conflict_does_not_hide_another_refusal() -> None:
     refusals = Refusals()
-    refused = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refused: dict[Kind, Exception] = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
     refusals.note_round(refused.keys(), refused, (), "scene", 0.0)
     assert refusals.explain() == (WaitingReason.ApiError, str(QUOTA))
 
