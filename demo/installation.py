@@ -79,7 +79,9 @@ def install(stage: Stage, built: dict[str, Image], screen: Screen) -> None:
         helm_install(stage.kubectl, built)
 
 
-def helm_install(kubectl: Kubectl, built: dict[str, Image]) -> None:
+def helm_install(
+    kubectl: Kubectl, built: dict[str, Image], chart: Path = ROOT / "charts/regroup"
+) -> None:
     """Install or upgrade the release and wait until the operator is ready. Raises CommandError."""
     values = {
         "image.repository": built["operator"].repository,
@@ -90,10 +92,17 @@ def helm_install(kubectl: Kubectl, built: dict[str, Image]) -> None:
     settings = [
         part for name, value in values.items() for part in ("--set-string", f"{name}={value}")
     ]
-    chart = str(ROOT / "charts/regroup")
     where = ("--namespace", SYSTEM, "--create-namespace")
     kubectl.helm(
-        "upgrade", "--install", RELEASE, chart, *where, *settings, "--wait", "--timeout", "120s"
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(chart),
+        *where,
+        *settings,
+        "--wait",
+        "--timeout",
+        "120s",
     )
 
 

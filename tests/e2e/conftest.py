@@ -257,6 +257,17 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.fixture
+def bare_installation() -> Iterator[Installation]:
+    """A namespace with the claim `shared`, on a devcluster of its own without Regroup."""
+    stage = DevclusterStage.up(Screen(), f"bare{NAME}")
+    try:
+        installing.make_namespace(stage, "team")
+        yield Installation(stage, "team")
+    finally:
+        stage.cluster.down()
+
+
+@pytest.fixture
 def installation(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Installation]:
     """A namespace with the claim `shared`; its jobs are deleted after the test."""
     namespace = f"t-{abs(hash(request.node.name)) % 10**8}"

@@ -1,5 +1,5 @@
-"""Release 0.2.0 from the history of this repository: its chart, its operator, its coordinators; and
-agents that speak its protocol.
+"""Release 0.2.0 from the history of this repository: its chart, its images, its operator, its
+coordinators; and agents that speak its protocol.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ from typing import Any, Self
 
 import aiohttp
 
+from demo.installation import Image
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from tests.support.kube_api import ROOT, Json, Namespace
 from tests.support.operator_process import OperatorProcess
 from tests.support.own_addresses import own_addresses
 from tests.support.waiting import wait_until
+from tools.cache import cache_folder
+from tools.images import layout
+from tools.images.__main__ import build_outdated, name_of
+from tools.images.base import base_image
+from tools.images.engine import choose_engine
+from tools.images.inputs import TARGETS
+from tools.locks import locked
+from tools.progress import report
 
 COMMIT = "30ba7d2a28ceafccf22c91112ff63475ab5f83d5"
 PROTOCOL = 2
+TAG = "release-0-2-0"
+"""Of its images."""
 IMAGES = {"trainer": "example/trainer:0.2.0", "coordinator": "example/operator:0.2.0"}
 _PACKAGES = ("operator", "trainer", "client")
 _addresses = own_addresses(84)
@@ -39,11 +50,11 @@ class FormerRelease:
     """Its files, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        parts = (*_PACKAGES, "charts")
-        command = ["git", "-C", str(ROOT), "archive", COMMIT, *parts]
+        command = ["git", "-C", str(ROOT), "archive", COMMIT]
         archive = subprocess.run(command, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(folder, filter="data")
+        self._folder = folder
         self.chart = folder / "charts/regroup"
         self.environment = {"PYTHONPATH": os.pathsep.join(str(folder / p) for p in _PACKAGES)}
 
@@ -56,6 +67,24 @@ class FormerRelease:
             "REGROUP_OPERATOR_COORDINATOR_IMAGE": IMAGES["coordinator"],
         }
         return OperatorProcess(kubeconfig, folder, {**more, **self.environment})
+
+    def images(self) -> dict[str, Image]:
+        """Its images by target, without what GPUs need. They are built once, and kept beside those
+        of today. Raises ToolError.
+        """
+        cache = cache_folder()
+        place = cache / "images-of-0.2.0"
+        place.mkdir(exist_ok=True)
+        names = {target: name_of(target, TAG) for target in TARGETS}
+        with locked(cache / "locks" / "images", "the images", report):
+            if not all(layout.find(place, target, TAG) for target in TARGETS):
+                engine = choose_engine(cache)
+                base = os.environ.get("BASE_IMAGE") or base_image(engine, cache)
+                arguments = {"TORCH_SLIM": "1", "BASE_IMAGE": base}
+                build_outdated(engine, dict.fromkeys(TARGETS, TAG), arguments, place, self._folder)
+                engine.prune([*names.values()])
+        found = {target: layout.find(place, target, TAG) for target in TARGETS}
+        return {target: Image(names[target], path) for target, path in found.items() if path}
 
     def coordinator(self, pod: Json, namespace: Namespace, folder: Path) -> FormerCoordinator:
         """Its coordinator, as this pod would run it."""
@@ -205,8 +234,8 @@ class FormerAgents:
         while True:
             async with self._session.post(url):
                 pass
-            for report in agent.progress():
-                await socket.send_json(report)
+            for progress in agent.progress():
+                await socket.send_json(progress)
             await asyncio.sleep(1.0)
 
 

@@ -22,6 +22,8 @@ class PageSource:
 
     count: int = 1
     lines: Sequence[str] = (f"rank 0: {HOSTILE}",)
+    knows_steps: bool = True
+    """Whether it knows the step of each worker."""
     error: str = ""
     """What every read raises; empty: none does."""
     reads: Counter[str] = field(default_factory=Counter)
@@ -36,8 +38,9 @@ class PageSource:
         name = identifier.removeprefix("team/")
         if identifier not in {f"team/job-{n}" for n in range(self.count)}:
             raise NoSuchJobError(f"there is no job {identifier!r}")
+        step = 120 if self.knows_steps else None
         workers = [
-            WorkerRow(n, f"{name}-w{n}-1", f"n{n}", "Training", str(n), 120) for n in range(3)
+            WorkerRow(n, f"{name}-w{n}-1", f"n{n}", "Training", str(n), step) for n in range(3)
         ]
         events = read_events([event_object("WorkerLost", HOSTILE, ago=90)])
         return JobView(self._job(name), workers, 0, events)

@@ -58,24 +58,28 @@ def build_images(targets: Sequence[str], cache: Path) -> None:
 
 
 def build_outdated(
-    engine: Engine, tags: Mapping[str, str], arguments: Mapping[str, str], folder: Path
+    engine: Engine,
+    tags: Mapping[str, str],
+    arguments: Mapping[str, str],
+    folder: Path,
+    source: Path = ROOT,
 ) -> None:
-    """Build and export the images that are missing in `folder`. Then delete old ones there and in
-    the engine.
+    """Build and export the images that are missing in `folder`, from the files of `source`. Then
+    delete old ones there and in the engine.
     """
-    dockerfile = ROOT / "Dockerfile"
+    dockerfile = source / "Dockerfile"
     with tempfile.TemporaryDirectory() as temporary:
         secrets = _secrets(Path(temporary))
         for target, tag in tags.items():
             if layout.find(folder, target, tag) is None:
                 name = name_of(target, tag)
                 with step(f"image {name}"):
-                    engine.build(Build(target, name, arguments, secrets), ROOT, dockerfile)
+                    engine.build(Build(target, name, arguments, secrets), source, dockerfile)
                 with step("export"):
                     layout.export(engine, name, folder / f"{target}-{tag}{engine.suffix}")
         # The pruning of layers keeps a stage that has a name. Its tools need no new installation.
         engine.build(
-            Build("code", "localhost/regroup-code:latest", arguments, secrets), ROOT, dockerfile
+            Build("code", "localhost/regroup-code:latest", arguments, secrets), source, dockerfile
         )
     removed = [(target, path) for target in tags for path in layout.prune(folder, target)]
     engine.prune([name_of(target, layout.tag_of(path, target)) for target, path in removed])

@@ -109,7 +109,7 @@ func helloProgress(number Number, rank int, step Step) string {
 	return inHello("progress", number, rank, fmt.Sprintf(`"step":%d,"time":%s,"seconds":{%s},`+
 		`"epoch":0.123456789,"loss":%s,"has_loss":true,"gradient_norm":%s,"learning_rate":%s,`+
 		`"tokens":%d,"compute_seconds":0.412345678,"skipped":0,"tokens_per_second":%s,`+
-		`"mfu":0.0,"total_steps":0,"steps_per_second":0.0,"collective_seconds":{},"memory_bytes":{},`+
+		`"counts_samples":false,"mfu":0.0,"total_steps":0,"steps_per_second":0.0,"collective_seconds":{},"memory_bytes":{},`+
 		`"report_seconds":0.0,"volume":null`, step.number, strconv.FormatFloat(step.at, 'f', -1, 64),
 		step.seconds(), loss, loss, learning, step.number*65536, rate))
 }

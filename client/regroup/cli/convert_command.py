@@ -63,8 +63,7 @@ class _WithCommand(Verb):
 @click.option(
     "--claim",
     metavar="NAME",
-    default="checkpoints",
-    show_default=True,
+    show_default="the one that the pods mount, else checkpoints",
     help="Claim of the volume, for jobs that share one.",
 )
 @click.option("--image", help="Image of the workers, where the source names none.")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT
+
+DEFAULT_CLAIM = "checkpoints"
 
 
 @dataclass(frozen=True)
 class ConvertOptions:
     """What the source does not say."""
 
-    claim: str = "checkpoints"
-    """Claim of the volume, for jobs that need one."""
+    claim: str | None = None
+    """Claim of the volume, for jobs that need one. None: the only one that the pods may write to,
+    else DEFAULT_CLAIM.
+    """
     image: str | None = None
     """Image of the workers, where the source names none."""
     entrypoint: tuple[str, ...] = ()
@@ -55,11 +60,26 @@ class Draft:
 
     def _add_storage(self, options: ConvertOptions) -> None:
         if self.spec.get("elasticPolicy") or self.spec.get("replicas") not in (None, 1):
-            self.put("checkpoint.storage.persistentVolumeClaim.claimName", options.claim)
+            claims = _written_claims(self.spec.get("template", {}).get("spec", {}))
+            is_mounted = options.claim is None and len(claims) == 1
+            claim = claims[0] if is_mounted else options.claim or DEFAULT_CLAIM
+            what = "that the pods mount takes the checkpoints" if is_mounted else "is added"
+            self.put("checkpoint.storage.persistentVolumeClaim.claimName", claim)
             self.checks.append(
-                f"spec.checkpoint.storage: claim {options.claim} is added, since workers share a "
-                "volume: it has to exist (ReadWriteMany), or give --claim"
+                f"spec.checkpoint.storage: claim {claim} {what}, since workers share a volume: it "
+                "has to exist (ReadWriteMany), or give --claim"
             )
+
+
+def _written_claims(pod: Mapping[str, Any]) -> list[str]:
+    """The claims that the containers of a pod may write to, each once."""
+    containers: list[Mapping[str, Any]] = pod.get("containers") or []
+    mounts = [mount for one in containers for mount in one.get("volumeMounts") or ()]
+    written = {mount.get("name") for mount in mounts if not mount.get("readOnly")}
+    volumes = [volume for volume in pod.get("volumes") or () if volume["name"] in written]
+    sources = [volume.get("persistentVolumeClaim") or {} for volume in volumes]
+    names = (source.get("claimName") for source in sources if not source.get("readOnly"))
+    return [*dict.fromkeys(filter(None, names))]
 
 
 _ORDER = (

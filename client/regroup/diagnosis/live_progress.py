@@ -50,10 +50,11 @@ def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
         step = int(values["step"])
     except (ClusterError, ValueError, OverflowError, KeyError):
         return None
+    rate = "samples_per_second" if job.status.progress.samples_per_second else "tokens_per_second"
     changes = {
         "step": max(0, step),
         "loss": _finite(values.get("loss")),
-        "tokens_per_second": _finite(values.get("tokens_per_second")),
+        rate: _finite(values.get("tokens_per_second")),
         "updated_time": format_time(now),
     }
     progress = job.status.progress.model_copy(update=changes)

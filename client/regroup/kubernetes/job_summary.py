@@ -150,6 +150,8 @@ def progress(job: JobRecord, now: datetime) -> str:
         more.append(f"loss {loss_text(shown.loss)}")
     if shown.tokens_per_second:
         more.append(f"{shown.tokens_per_second:,.0f} tokens/s")
+    if shown.samples_per_second:
+        more.append(f"{shown.samples_per_second:,.0f} samples/s")
     if shown.steps_per_second:
         more.append(f"{shown.steps_per_second:,.3g} steps/s")
     if shown.remaining_seconds is not None and not job.has_ended:

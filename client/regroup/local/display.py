@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.message import loss_text
@@ -148,14 +149,26 @@ class View:
 
 
 def view_of_job(status: TrainingJobStatus) -> View:
-    """A job by the status that it has on a cluster."""
+    """A job by the status that it has on a cluster, whose progress may be 30 s old: so it says when
+    the step was made.
+    """
     progress = status.progress
     facts = [("step", _count(progress.step, progress.total_steps))]
+    if made := _clock(progress.updated_time):
+        facts.append(("at", made))
     if progress.loss is not None:
         facts.append(("loss", loss_text(progress.loss)))
     facts += [("workers", str(status.ready_replicas)), ("restarts", str(status.restart_count))]
     phase = status.phase or "Unknown"
     return View(phase, status.message, progress.step, progress.total_steps, facts)
+
+
+def _clock(time: str | None) -> str:
+    """The time of day here; empty where there is none."""
+    try:
+        return f"{parse_time(time).astimezone():%H:%M:%S}" if time else ""
+    except OverflowError:  # the first hours of the year 1 may be before it here
+        return ""
 
 
 def _count(step: int, total: int) -> str:
@@ -192,5 +205,6 @@ def _numbers(progress: Progress) -> list[tuple[str, str]]:
     if progress.steps_per_second:
         facts.append(("steps/s", f"{progress.steps_per_second:,.3g}"))
     if progress.tokens_per_second:
-        facts.append(("tokens/s", f"{progress.tokens_per_second:,.0f}"))
+        unit = "samples/s" if progress.counts_samples else "tokens/s"
+        facts.append((unit, f"{progress.tokens_per_second:,.0f}"))
     return facts

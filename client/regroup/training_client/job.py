@@ -40,7 +40,9 @@ class Job(ABC):
     @abstractmethod
     def metrics(self) -> list[SeriesPoint]:
         """Loss and rates over time, oldest first, at most 2,000 points, as the coordinator keeps
-        them. Raises TrainingClientError while no coordinator runs.
+        them. On a cluster it takes seconds when the job rests: a pod reads what was kept.
+
+        Raises TrainingClientError before a coordinator runs, and where nothing was kept.
         """
 
     @abstractmethod

@@ -29,7 +29,7 @@ from regroup.local.checkpoint_list import (
 )
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
-from regroup.training_client.reader_pod import LIFE_SECONDS, reader_of
+from regroup.training_client.reader_pod import LIFE_SECONDS, reader_of, series_reader_of
 from regroup.training_client.weight_stream import Ending, WeightStream
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_operator.api.status import TrainingJobStatus
@@ -37,6 +37,8 @@ from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import SERIES_PATH, SeriesPoint
 
 NOT_FOUND, FORBIDDEN = 404, 403
+RESTS = ("Suspended", "Succeeded", "Failed")
+"""Phases of a job that has no coordinator, and may have left its series on the volume."""
 START_SECONDS = 300.0
 """For the pod that reads checkpoints to be placed, to pull its image and to mount the volume."""
 READ_SECONDS = 30.0
@@ -70,17 +72,35 @@ class KubernetesJob(Job):
         ).lines()
 
     def metrics(self) -> list[SeriesPoint]:
-        """Through the API server, as `kubectl port-forward` reaches the coordinator's pod."""
+        """Through the API server, as `kubectl port-forward` reaches the coordinator's pod. When the
+        job rests, from a pod of the moment, as weights.
+        """
         pod = self._running(COORDINATOR)
         if pod is None:
+            if (phase := self.status.phase) in RESTS:
+                return points_of(self._kept_series())
             raise TrainingClientError(
-                f"metrics: job {self.name} has no coordinator that runs ({self.status.phase}): "
-                "they can be read while it trains"
+                f"metrics: job {self.name} has no coordinator that runs ({phase}): "
+                "they can be read while it trains, and after that"
             )
         text = self.api.get_of_pod(
             self.namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, READ_SECONDS
         )
         return points_of(text)
+
+    def _kept_series(self) -> str:
+        document = self.api.job(self.namespace, self.name)
+        pods, now = self.api.pods(self.namespace, self.name), datetime.now(UTC)
+        reader = series_reader_of(document, pods, secrets.token_hex(4), now)
+        self._require_claim(reader.claim)
+        with running_pods(self.api, self.namespace, [reader.body], START_SECONDS) as (pod,):
+            done = self.api.run_in_pod(self.namespace, pod, reader.command, READ_SECONDS)
+        if done.exit_code:
+            raise TrainingClientError(
+                f"metrics: job {self.name} has left none on claim "
+                f"{reader.claim}: {done.stderr.strip().rpartition(chr(10))[2]}"
+            )
+        return done.stdout
 
     def scale(self, workers: int) -> None:
         """Set `spec.replicas`."""
@@ -129,8 +149,8 @@ class KubernetesJob(Job):
         except ClusterError as error:
             if error.status == NOT_FOUND:
                 raise TrainingClientError(
-                    f"load_state_dict: claim {name} of job {self.name} is gone, and with it the "
-                    "checkpoints: restore it from a backup"
+                    f"claim {name} of job {self.name} is gone, and with it the checkpoints: "
+                    "restore it from a backup"
                 ) from None
             if error.status != FORBIDDEN:
                 raise

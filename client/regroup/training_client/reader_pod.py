@@ -1,5 +1,5 @@
-"""The pod that reads a job's checkpoints for its user: the workers' image, the volume read-only, no
-rights and little else. Pure.
+"""The pod that reads a job's checkpoints or its series for its user: the workers' image, the volume
+read-only, no rights and little else. Pure.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from regroup_operator.render.pods import (
     user_image,
     volume_mount,
 )
+from regroup_trainer.protocol.job_status import SERIES_FILE
 
 READER = f"{DOMAIN}/reader"
 """Label: the job that is read. The pod has none of the labels by which a job's pods are found."""
@@ -34,6 +35,7 @@ LIFE_SECONDS = 3600
 """After which it ends by itself, should nobody delete it."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}}
 _PULL_POLICY = "IfNotPresent"
+_PRINT = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text())"
 _PLACED = ("nodeSelector", "tolerations")
 """Fields of the job's template that also hold for the reader: it runs on the same nodes."""
 _USERS = ("runAsUser", "runAsGroup", "fsGroup")
@@ -55,14 +57,7 @@ def reader_of(
     """The reader of a job, which may have pods that run. `number` makes its name unique. Raises
     TrainingClientError for a job that has nothing to read.
     """
-    job = read_job(document, now)
-    if isinstance(job, InvalidJob):
-        raise _unreadable(job.name, f"its spec is invalid: {job.problem.message}")
-    claim = claim_name(job)
-    if claim is None:
-        raise _unreadable(job.name, "its checkpoints lie in its pods: give train() a claim")
-    if job.spec.uses_torchrun:
-        raise _unreadable(job.name, "launcher torchrun: its script saves in its own form")
+    job, claim = _readable(document, now)
     if job.status.checkpoint.last_step is None:
         raise no_checkpoint(job.name)
     command = _command(job)
@@ -71,8 +66,32 @@ def reader_of(
     return Reader(_body(job, claim, pods, number), (*command, *export, *chosen), claim)
 
 
+def series_reader_of(
+    document: Object, pods: Iterable[Object], number: str, now: datetime
+) -> Reader:
+    """As `reader_of`, with the command that writes what the job's last coordinator has kept of its
+    course.
+    """
+    job, claim = _readable(document, now)
+    command = (_command(job)[0], "-c", _PRINT, f"{directory(job)}/{SERIES_FILE}")
+    return Reader(_body(job, claim, pods, number), command, claim)
+
+
+def _readable(document: Object, now: datetime) -> tuple[Job, str]:
+    """The job, and the claim that it writes to. Raises TrainingClientError."""
+    job = read_job(document, now)
+    if isinstance(job, InvalidJob):
+        raise _unreadable(job.name, f"its spec is invalid: {job.problem.message}")
+    claim = claim_name(job)
+    if claim is None:
+        raise _unreadable(job.name, "its checkpoints lie in its pods: give train() a claim")
+    if job.spec.uses_torchrun:
+        raise _unreadable(job.name, "launcher torchrun: its script saves in its own form")
+    return job, claim
+
+
 def _unreadable(job: str, why: str) -> TrainingClientError:
-    return TrainingClientError(f"load_state_dict: job {job}: {why}")
+    return TrainingClientError(f"job {job} cannot be read: {why}")
 
 
 def _command(job: Job) -> list[str]:

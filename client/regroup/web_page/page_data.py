@@ -86,6 +86,7 @@ def job_details(identifier: str, view: JobView, now: datetime) -> Json:
         "generation": status.rendezvous_generation or "",
         "remainingSeconds": report.remaining_seconds,
         "tokensPerSecond": _finite(status.progress.tokens_per_second),
+        "samplesPerSecond": _finite(status.progress.samples_per_second),
         "stepsPerSecond": _finite(status.progress.steps_per_second),
         "lostSteps": report.lost_steps,
         "checkpointTime": _seconds(report.checkpoint_time),

@@ -170,6 +170,8 @@ class ProgressStatus(StatusSection):
     """At the current rate."""
     tokens_per_second: float | None = None
     """Over all ranks."""
+    samples_per_second: float | None = None
+    """Instead, where the loss is one per sample: of images, and of Sessions that give no weight."""
     steps_per_second: float | None = None
     """Of a script that reports its steps."""
     loss: float | None = None

@@ -29,6 +29,8 @@ PODS: frozenset[Kind] = frozenset({CreateCoordinator, CreateStore, CreateWorker}
 LEADERS = CreateCoordinator | CreateStore
 NEEDED_BY_PODS: frozenset[Kind] = frozenset({EnsureAccess, EnsureToken, EnsureService, CreateClaim})
 """Without these no pod is made: it would not start, or nothing would isolate it."""
+QUIET_CONFLICTS = 3
+"""In a row, of an object that has changed since it was read. The next round reads it anew."""
 
 
 def made_nothing(creation: Action, refused: Mapping[Kind, Exception]) -> bool:
@@ -99,8 +101,8 @@ class Refusals:
         return min((max(0.0, r.until - now) for r in self._by_kind.values()), default=None)
 
     def explain(self) -> tuple[WaitingReason, str]:
-        """Reason and message of the oldest refusal; an empty message when there is none."""
-        refusal = next(iter(self._by_kind.values()), None)
+        """Reason and message of the oldest refusal that is no passing conflict; else no message."""
+        refusal = next((r for kind, r in self._by_kind.items() if not _is_quiet(kind, r)), None)
         if refusal is None:
             return WaitingReason.ApiError, ""
         if isinstance(refusal.error, ObjectConflictError):
@@ -108,6 +110,12 @@ class Refusals:
         if full := _explain_quota(refusal.error):
             return WaitingReason.QuotaExceeded, full
         return WaitingReason.ApiError, str(refusal.error)
+
+
+def _is_quiet(kind: Kind, refusal: _Refusal) -> bool:
+    """Whether it is the usual end of a race, and nothing waits for it."""
+    is_race = isinstance(refusal.error, ConflictError) and refusal.count <= QUIET_CONFLICTS
+    return is_race and kind not in PODS | NEEDED_BY_PODS
 
 
 _QUOTA_ADVICE = {

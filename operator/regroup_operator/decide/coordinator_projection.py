@@ -96,13 +96,15 @@ def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
         return None
     total = report.total_steps
     left = max(0, total - progress.step)
+    rate = _finite(progress.tokens_per_second) if progress.tokens else None
     return ProgressStatus(
         step=storable(progress.step),
         total_steps=storable(total),
         epoch=_finite(progress.epoch) if progress.tokens else None,  # a script reports neither
         percentage=min(100, 100 * progress.step // total) if total else 0,
         remaining_seconds=_remaining(report, left),
-        tokens_per_second=_finite(progress.tokens_per_second) if progress.tokens else None,
+        tokens_per_second=None if progress.counts_samples else rate,
+        samples_per_second=rate if progress.counts_samples else None,
         steps_per_second=_finite(progress.steps_per_second or None),
         loss=_finite(progress.loss),
         updated_time=_wall(progress.time),

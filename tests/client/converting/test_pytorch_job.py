@@ -222,3 +222,44 @@ def test_code_in_the_command_becomes_the_file_of_a_config_map(command: list[str]
 def test_the_claim_can_be_named() -> None:
     storage = spec_of(JOB, claim="data")["checkpoint"]["storage"]
     assert storage == {"persistentVolumeClaim": {"claimName": "data"}}
+
+
+def with_claims(**read_only: bool) -> Json:
+    """The job with these claims mounted in all pods."""
+    job = copy.deepcopy(JOB)
+    for group in job["spec"]["pytorchReplicaSpecs"].values():
+        pod = group["template"]["spec"]
+        pod["volumes"] = [
+            {"name": f"of-{claim}", "persistentVolumeClaim": {"claimName": claim}}
+            for claim in read_only
+        ]
+        pod["containers"][0]["volumeMounts"] = [
+            {"name": f"of-{claim}", "mountPath": f"/{claim}", "readOnly": is_read_only}
+            for claim, is_read_only in read_only.items()
+        ]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("claims", "chosen"),
+    [
+        ({"shared": False}, "shared"),
+        ({"shared": False, "data": True}, "shared"),
+        ({"data": True}, "checkpoints"),
+        ({"shared": False, "other": False}, "checkpoints"),
+    ],
+)
+def test_the_one_claim_that_the_pods_write_to_takes_the_checkpoints(
+    claims: dict[str, bool], chosen: str
+) -> None:
+    job = with_claims(**claims)
+    storage = spec_of(job)["checkpoint"]["storage"]
+    assert storage == {"persistentVolumeClaim": {"claimName": chosen}}
+    (check,) = (c for c in convert_one(job).checks if c.startswith("spec.checkpoint.storage"))
+    words = "is added" if chosen == "checkpoints" else "that the pods mount takes the checkpoints"
+    assert f"claim {chosen} {words}" in check
+
+
+def test_a_claim_that_is_named_wins_over_the_one_that_the_pods_mount() -> None:
+    storage = spec_of(with_claims(shared=False), claim="data")["checkpoint"]["storage"]
+    assert storage == {"persistentVolumeClaim": {"claimName": "data"}}

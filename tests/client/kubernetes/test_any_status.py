@@ -79,6 +79,7 @@ STATUS = entry(
         totalSteps=NUMBERS,
         loss=NUMBERS,
         tokensPerSecond=NUMBERS,
+        samplesPerSecond=NUMBERS,
         stepsPerSecond=NUMBERS,
         remainingSeconds=NUMBERS,
         updatedTime=TIMES,

@@ -37,6 +37,13 @@ def test_the_status_of_a_job_that_trains() -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("unit", ["tokens", "samples"])
+def test_the_rate_has_the_unit_that_the_job_counts(unit: str) -> None:
+    progress = {"step": 120, f"{unit}PerSecond": 41000.0}
+    lines = status_lines(job_record(running_status(progress=progress)), NOW, 80, wide=False)
+    assert f"step 120, 41,000 {unit}/s" in "\n".join(lines)
+
+
 def test_the_line_of_a_job_that_waits_says_why() -> None:
     job = job_record(waiting_status("Unschedulable", "pod gpt-w2-3 cannot be scheduled"))
     line = status_line(job, NOW)

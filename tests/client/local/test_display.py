@@ -77,6 +77,15 @@ def test_a_plain_line_has_the_numbers_that_matter() -> None:
         assert fact in line
 
 
+def test_a_run_that_counts_samples_shows_a_rate_of_samples() -> None:
+    status = make_status(50)
+    assert status.progress is not None
+    progress = status.progress.model_copy(update={"counts_samples": True})
+    line = plain_line(make_status(50, progress=progress))
+    assert "samples/s=12,346" in line
+    assert "tokens/s" not in line
+
+
 def test_without_a_terminal_changes_are_printed_and_steps_only_now_and_then() -> None:
     out = io.StringIO()
     with Display(Console(file=out), plain=False) as display:

@@ -46,11 +46,21 @@ SERIES = Series(points=(SeriesPoint(time=1.0, step=7, world_size=2, loss=0.5),))
 WEIGHTS = {"a.weight": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch.bfloat16)}
 BROKEN = {"pod": ""}
 """The pod in which commands fail."""
+KEPT = {"series": True}
+"""Whether jobs have left their series on the volume."""
 _numbers = itertools.count(1)
 
 
 def greet(name: str = "x") -> None:
     print(name)
+
+
+def play_print(path: str) -> Played:
+    """A pod that prints what a coordinator has kept."""
+    if KEPT["series"]:
+        assert path.endswith("/series.json")
+        return SERIES.model_dump_json(), "", SUCCESS
+    return "", f"Traceback\nFileNotFoundError: {path}", exit_status(1)
 
 
 def play(pod: str, words: Sequence[str]) -> Played:
@@ -61,6 +71,8 @@ def play(pod: str, words: Sequence[str]) -> Played:
         assert words[1] == SERIES_PATH
         text = SERIES.model_dump_json()
         return f"HTTP/1.0 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}", "", SUCCESS
+    if "-c" in words:
+        return play_print(words[-1])
     if "export" in words:
         if words[-2:] == ["--step", "7"]:
             return "", "Error: --step 7: not in /v: choose one of 120", exit_status(1)
@@ -340,6 +352,18 @@ def test_weights_come_from_a_pod_of_the_moment(team: Namespace, saved: Job) -> N
     (reader,) = READERS
     assert reader["metadata"]["ownerReferences"][0]["uid"] == team.read()["metadata"]["uid"]
     assert "regroup.dev/job" not in reader["metadata"]["labels"]
+    assert readers(team) == []
+
+
+def test_metrics_of_a_job_that_rests_come_from_a_pod_of_the_moment(
+    team: Namespace, saved: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert saved.metrics() == list(SERIES.points)
+    assert len(READERS) == 1
+    assert readers(team) == []
+    monkeypatch.setitem(KEPT, "series", False)
+    with pytest.raises(TrainingClientError, match="has left none on claim shared: FileNotFound"):
+        saved.metrics()
     assert readers(team) == []
 
 

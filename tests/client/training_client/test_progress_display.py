@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from regroup.local.display import View
+from regroup.local.display import View, view_of_job
 from regroup.training_client.progress_display import NotebookCell, in_notebook, page_of
 from regroup_operator.api.status import ProgressStatus, TrainingJobStatus
 
@@ -91,6 +92,14 @@ def test_what_others_wrote_is_text() -> None:
         "<div>Running: &lt;script&gt;alert(1)&lt;/script&gt; &amp; more</div>"
         '<progress aria-label="steps" style="width: 30em"></progress><div>step &lt;b&gt;</div>'
     )
+
+
+@pytest.mark.parametrize("updated", ["2026-11-26T12:34:56Z", "0001-01-01T00:00:00+14:00", None])
+def test_a_status_says_when_its_step_was_made(updated: str | None) -> None:
+    status = TrainingJobStatus(progress=ProgressStatus(step=7, updated_time=updated))
+    made = datetime(2026, 11, 26, 12, 34, 56, tzinfo=UTC).astimezone()
+    at = f"at={made:%H:%M:%S} " if updated and updated.startswith("2026") else ""
+    assert f"[step=7 {at}workers=0" in view_of_job(status).line()
 
 
 def test_a_cell_is_updated_in_place_now_and_then_and_at_the_end(

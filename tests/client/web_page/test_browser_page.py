@@ -192,6 +192,18 @@ def test_a_screen_reader_finds_every_part_by_its_name(browser: Browser) -> None:
         assert not page.evaluate(UNNAMED)
 
 
+@pytest.mark.parametrize("knows_steps", [True, False])
+def test_workers_have_a_column_of_steps_where_these_are_known(
+    browser: Browser, knows_steps: bool
+) -> None:
+    with opened(browser, PageSource(knows_steps=knows_steps)) as tab:
+        tab.open_job()
+        table = tab.page.get_by_role("table").filter(has=tab.page.locator("#workers"))
+        assert table.get_by_role("columnheader", name="Step").count() == knows_steps
+        assert table.get_by_role("cell", name="120").count() == 3 * knows_steps
+        assert table.get_by_role("cell", name="job-0-w2-1").is_visible()
+
+
 def test_text_can_be_read_in_light_and_in_dark(browser: Browser) -> None:
     backs = set()
     for scheme in ("light", "dark"):

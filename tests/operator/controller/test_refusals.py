@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_operator.controller.refusals import PODS, Refusals, made_nothing, stopped_by
+from regroup_operator.controller.refusals import (
+    PODS,
+    QUIET_CONFLICTS,
+    Kind,
+    Refusals,
+    made_nothing,
+    stopped_by,
+)
 from regroup_operator.controller.work_queue import LONGEST_PAUSE_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
@@ -81,6 +88,39 @@ def test_it_is_explained_until_it_is_tried_again_with_success() -> None:
     refusals.note_round({CreateWorker}, {}, (), "scene", 100.0)
     assert refusals.explain() == (WaitingReason.ApiError, "")
     assert refusals.due(100.0) is None
+
+
+CHANGED = ConflictError("PATCH", "/poddisruptionbudgets/gpt", 409, "it was changed")
+
+
+def test_a_conflict_is_tried_again_quietly_and_explained_only_when_it_lasts() -> None:
+    refusals, now = Refusals(), 0.0
+    for _ in range(QUIET_CONFLICTS):
+        refusals.note_round(
+            {EnsureDisruptionBudget}, {EnsureDisruptionBudget: CHANGED}, (), "scene", now
+        )
+        assert refusals.explain() == (WaitingReason.ApiError, "")
+        pause = refusals.due(now)
+        assert pause is not None
+        now += pause
+    assert now < 5.0
+    refused: dict[Kind, Exception] = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refusals.note_round(refused.keys(), refused, (), "scene", now)
+    assert refusals.explain()[1] == str(CHANGED)
+
+
+def test_a_quiet_conflict_does_not_hide_another_refusal() -> None:
+    refusals = Refusals()
+    refused: dict[Kind, Exception] = {EnsureDisruptionBudget: CHANGED, CreateWorker: QUOTA}
+    refusals.note_round(refused.keys(), refused, (), "scene", 0.0)
+    assert refusals.explain() == (WaitingReason.ApiError, str(QUOTA))
+
+
+def test_a_conflict_that_pods_wait_for_is_explained_at_once() -> None:
+    refusals = Refusals()
+    refusals.note_round({EnsureService, CreateWorker}, {EnsureService: CHANGED}, (), "scene", 0.0)
+    assert refusals.held("scene", 0.0) == {EnsureService, CreateWorker}
+    assert refusals.explain() == (WaitingReason.ApiError, str(CHANGED))
 
 
 FULL = 'pods "gpt-w0-1" is forbidden: exceeded quota: few, requested: pods=1, used: pods=4'

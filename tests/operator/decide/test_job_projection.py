@@ -61,6 +61,13 @@ def test_a_script_shows_the_steps_that_it_reports_and_nothing_that_it_does_not()
     assert endless.remaining_seconds is None
 
 
+def test_a_job_that_counts_samples_shows_them_and_no_tokens() -> None:
+    reported = make_progress(counts_samples=True)
+    progress = projected(Simulation(), progress=reported, total_steps=500).progress
+    assert (progress.samples_per_second, progress.tokens_per_second) == (8.0, None)
+    assert progress.remaining_seconds == 125
+
+
 def test_a_number_that_the_api_server_would_refuse_is_left_out() -> None:
     progress = projected(
         Simulation(), progress=make_progress(loss=float("nan"), epoch=float("inf"))

@@ -134,6 +134,7 @@ def test_losses_fall_and_the_end_is_reported(reference: RankOutcome) -> None:
     assert (reference.finished.step, reference.finished.reason) == (STEPS, "completed")
     assert reference.restored.total_steps == STEPS
     assert [saved.step for saved in reference.saved] == [STEPS]
+    assert all(report.counts_samples for report in reference.progress)
 
 
 def test_resizes_leave_no_trace_in_losses_rates_and_samples(

@@ -54,7 +54,7 @@ _GAUGES = {
     "evaluation_loss": "Loss per token on the held-out part in nats",
     "gradient_norm": "Global gradient norm before clipping",
     "learning_rate": "Learning rate of the last step",
-    "tokens_per_second": "Tokens trained on per second, lately",
+    "tokens_per_second": "Tokens per second, lately; samples where each has one loss",
     "mfu_ratio": ("Floating-point operations of the model per second over the peak of the GPUs"),
     "checkpoint_last_step": "Step of the newest checkpoint",
     "checkpoint_last_success_timestamp_seconds": (

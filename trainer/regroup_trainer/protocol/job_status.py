@@ -154,7 +154,7 @@ class SeriesPoint(Message):
     learning_rate: float = 0.0
     """0 of a script."""
     tokens_per_second: float = 0.0
-    """0 of a script."""
+    """Samples where the loss is one per sample; 0 of a script."""
     steps_per_second: float = 0.0
     """Of a script that reports its steps."""
 

@@ -126,6 +126,8 @@ class Progress(Report):
     skipped: int = 0
     """Steps of this generation without an update, since loss or gradients were not finite."""
     tokens_per_second: float = 0.0
+    counts_samples: bool = False
+    """Whether each of these tokens is a sample: an image, or a loss per sample in a Session."""
     mfu: float = 0.0
     """Share of the peak of all GPUs that the model's operations reach; 0: not known. For the agent
     alone.

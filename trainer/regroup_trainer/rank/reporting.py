@@ -102,25 +102,26 @@ class Reporter:
 
     def _progress(self, step: _Step) -> Progress:
         """The report; loss and rates come from rank 0 alone."""
-        is_rank0, measured = self._rank == 0, self._measured()
+        is_rank0, measured, position = self._rank == 0, self._measured(), step.result.position
         token_rate = self._tokens_per_second() if is_rank0 else 0.0
         return Progress(
             generation=self._generation,
             rank=self._rank,
-            step=step.result.position.step,
+            step=position.step,
             time=step.time,
             seconds=measured.seconds,
             collective_seconds=measured.collective_seconds,
             memory_bytes=_gpu_memory(),
             volume=measured.volume,
-            epoch=step.result.position.samples / self._samples_per_epoch,
-            tokens=step.result.position.tokens,
+            epoch=position.samples / self._samples_per_epoch,
+            tokens=position.tokens,
             compute_seconds=sum(self._computed) / max(1, len(self._computed)),
             skipped=step.result.skipped,
             loss=step.result.commit.loss if is_rank0 else None,
             gradient_norm=step.result.commit.gradient_norm if is_rank0 else None,
             learning_rate=step.rate if is_rank0 else 0.0,
             tokens_per_second=token_rate,
+            counts_samples=is_rank0 and position.tokens == position.samples,
             mfu=self._utilization(token_rate) or 0.0 if is_rank0 else 0.0,
         )
 

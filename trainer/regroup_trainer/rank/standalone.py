@@ -167,9 +167,9 @@ def _line(report: RankReport) -> str:
         case Progress():
             loss = "not finite" if report.loss is None else loss_text(report.loss)
             clock = time.strftime("%H:%M:%S", time.localtime(report.time))
-            return (
-                f"{clock} step {report.step}: loss {loss}, {report.tokens_per_second:.0f} samples/s"
-            )
+            unit = "samples" if report.counts_samples else "tokens"
+            rate = f"{report.tokens_per_second:.0f} {unit}/s"
+            return f"{clock} step {report.step}: loss {loss}, {rate}"
         case CheckpointSaved():
             return f"saved step {report.step}: {report.path}"
         case _:

@@ -214,9 +214,12 @@ function showJob(job) {
 }
 
 function showFacts(job) {
-  const rate = job.tokensPerSecond
-    ? `${Math.round(job.tokensPerSecond)} tokens/s`
-    : job.stepsPerSecond ? `${job.stepsPerSecond.toPrecision(3)} steps/s` : NOTHING;
+  const rates = [
+    [job.tokensPerSecond, "tokens/s"], [job.samplesPerSecond, "samples/s"], [job.stepsPerSecond, "steps/s"],
+  ];
+  const [figure, unit] = rates.find(([value]) => value) || [null, ""];
+  const rate = figure === null ? NOTHING
+    : `${unit === "steps/s" ? figure.toPrecision(3) : Math.round(figure)} ${unit}`;
   const facts = {
     Step: steps(job), Loss: loss(job.loss), Rate: rate,
     Left: job.ended ? NOTHING : duration(job.remainingSeconds),
@@ -283,6 +286,8 @@ function showWorkers(job) {
     cell(one.worker, "number"), cell(one.ranks), cell(one.state), cell(one.step, "number"),
     cell(one.pod), cell(one.node), cell(one.note, "text"),
   )), "None.");
+  const hasSteps = job.workerRows.some((one) => one.step !== null);
+  byId("workers").parentElement.classList.toggle("without-steps", !hasSteps);
   setText("workers-note", job.workersLeftOut ? `and ${job.workersLeftOut} more` : "");
 }
 

@@ -1,0 +1,124 @@
+"""A job trains on while Regroup is upgraded from release 0.2.0, goes back to it, is upgraded again,
+and is uninstalled: as `docs/tasks/upgrade.md` says, with the images of both releases.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo import installation as installing
+from demo.installation import Image
+from demo.screen import Screen
+from tests.support.former_release import PROTOCOL, TAG, FormerRelease
+from tests.support.jobs import Job, make_job
+from tests.support.kube_api import ROOT
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Installation
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(3000)]
+
+CHART = ROOT / "charts/regroup"
+WORKERS = 2
+
+
+class Releases:
+    """Both releases on one cluster, of which one is installed."""
+
+    def __init__(self, installation: Installation, folder: Path) -> None:
+        self._installation, screen = installation, Screen()
+        former = FormerRelease(folder)
+        self.former: tuple[Path, dict[str, Image]] = former.chart, former.images()
+        self.present: tuple[Path, dict[str, Image]] = CHART, installing.build_images(screen)
+        images = [*self.former[1].values(), *self.present[1].values()]
+        installation.stage.load({image.name: image.path for image in images}, screen)
+
+    def change_to(self, release: tuple[Path, dict[str, Image]]) -> None:
+        """Install it, after the operator before has ended."""
+        where = ("-n", installing.SYSTEM)
+        if self._installation.kubectl.read("deployments", *where)["items"]:
+            self._installation.scale_operator(0)
+        chart, images = release
+        installing.helm_install(self._installation.kubectl, images, chart)
+
+    def uninstall(self) -> None:
+        """As a user would."""
+        where = ("--namespace", installing.SYSTEM, "--wait")
+        self._installation.kubectl.helm("uninstall", installing.RELEASE, *where)
+
+
+def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
+    bare_installation: Installation, tmp_path: Path
+) -> None:
+    releases = Releases(bare_installation, tmp_path)
+    releases.change_to(releases.former)
+    job = bare_installation.start(make_job(replicas=WORKERS, steps=10_000_000))
+    job.wait_until_whole_and_saved()
+    before = _course(job)
+
+    releases.change_to(releases.present)
+    _wait_until_followed(job)
+    assert _course(job) == before
+    assert job.status()["protocolVersion"] == PROTOCOL
+    _lose_a_worker(bare_installation, job)
+    before = _course(job)
+
+    releases.change_to(releases.former)
+    _wait_until_followed(job)
+    assert _course(job) == before
+
+    releases.change_to(releases.present)
+    job.suspend()
+    saved = job.step()
+    job.patch(suspend=False)
+    job.wait_for_ranks(WORKERS, seconds=180)
+    _wait_until_followed(job)
+    assert job.step() > saved
+    assert all(TAG not in image for image in _images(job)), "it runs the release of today"
+    before = _course(job)
+
+    releases.uninstall()
+    steps = bare_installation.committed_steps(job)
+    wait_until(
+        "the job to train on alone",
+        lambda: bare_installation.committed_steps(job) > steps,
+        seconds=120,
+    )
+    assert _course(job) == before, "the definition and the job stay"
+
+
+def _course(job: Job) -> tuple[object, ...]:
+    """What no upgrade may change: pods, images, generation, restarts."""
+    status = job.status()
+    uids = {pod["metadata"]["uid"] for pod in job.pods()}
+    return uids, _images(job), status["rendezvousGeneration"], status["restartCount"]
+
+
+def _images(job: Job) -> set[str]:
+    return {one["image"] for pod in job.pods() for one in pod["spec"]["containers"]}
+
+
+def _wait_until_followed(job: Job) -> None:
+    """Wait until the status shows more steps: the operator that runs now follows the job."""
+    step = job.step()
+    wait_until("more steps in the status", lambda: job.step() > step, seconds=180)
+    job.wait_for_ranks(WORKERS)
+
+
+def _lose_a_worker(installation: Installation, job: Job) -> None:
+    """Delete a pod. Its replacement runs the images with which the job has started."""
+    images, victim = _images(job), job.workers()[0]["metadata"]["name"]
+    installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--force")
+
+    def replaced() -> bool:
+        status = job.status()
+        ranked = {one["pod"] for one in status["workers"] if "rank" in one}
+        return victim not in ranked and len(ranked) == status["worldSize"] == WORKERS
+
+    wait_until("a replacement that trains", replaced, seconds=240)
+    _wait_until_followed(job)
+    assert _images(job) == images
