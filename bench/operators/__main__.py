@@ -43,7 +43,7 @@ QUICK = Size(jobs=1, idle_seconds=5, replacements=2)
 ALL = ("regroup", "trainer-v2", "floor", "regroup-stock", "trainer-v2-stock")
 TABLE_WIDTH = 140
 THEIR_REPLACEMENTS = 3
-"""Each takes them ten seconds."""
+"""At most. One takes them ten seconds, and each further one of the same job twice as long."""
 SETTINGS = (
     "etcd, kube-apiserver, controllers, scheduler and kwok on this machine, beside the operators; "
     "coordinators are stubs; CPU with that of Kubernetes' controllers"
@@ -90,9 +90,14 @@ def _size_for(subject: str, size: Size) -> Size:
     """What is measured of a subject."""
     if subject.endswith(STOCK):
         # The limits of clients matter while jobs are created.
-        return Size(size.jobs, min(size.idle_seconds, 10), THEIR_REPLACEMENTS, restarts=False)
+        return Size(
+            size.jobs,
+            min(size.idle_seconds, 10),
+            min(size.jobs, THEIR_REPLACEMENTS),
+            restarts=False,
+        )
     if subject != "regroup":
-        return Size(size.jobs, min(size.idle_seconds, 60), THEIR_REPLACEMENTS)
+        return Size(size.jobs, min(size.idle_seconds, 60), min(size.jobs, THEIR_REPLACEMENTS))
     return size
 
 

@@ -13,12 +13,12 @@ kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
 rules:
 - level: None
-  resources: [{group: coordination.k8s.io}]
+  resources: [{group: coordination.k8s.io}, {group: authorization.k8s.io}]
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
 - level: None
 """
-"""Writes, but for the leases of nodes and leaders."""
+"""Writes, but for the leases of nodes and leaders, and reviews of rights, which store nothing."""
 CONTROLLERS = "system:kube-controller-manager"
 UNCOUNTED = ("kwok", "system:kube-scheduler", "admin", "system:apiserver")
 """Users who do the same for all: the simulated kubelets, the scheduler, the benchmark."""

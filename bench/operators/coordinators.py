@@ -18,12 +18,13 @@ from bench.operators.client import Client, Json
 from bench.operators.pods import PODS
 from bench.operators.status_routes import STEP_SECONDS, StatusRoutes, asked_address
 from devcluster.pki import Authority
-from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
 
+LOST_PATH = "/bench/lost"
 JOB, ROLE, INDEX = "regroup.dev/job", "regroup.dev/role", "regroup.dev/index"
 
 
@@ -37,6 +38,7 @@ class Coordinators(StatusRoutes):
         self._workers: dict[str, dict[str, Json]] = {}
         """Job -> name -> pod, of those that run."""
         self._revisions: dict[str, int] = {}
+        self._lost: dict[str, float] = {}
 
     def note(self, kind: str, pod: Json) -> None:
         """An event of a watch."""
@@ -81,9 +83,15 @@ class Coordinators(StatusRoutes):
         return web.json_response({})
 
     async def post_lost(self, request: web.Request) -> web.Response:
-        """The loss of a pod shows in the watch of the pods."""
-        await request.read()
+        """The loss of a pod shows in the watch of the pods; here it is noted for `get_lost`."""
+        lost = Lost.model_validate_json(await request.read())
+        for member in lost.members:
+            self._lost.setdefault(member, time.monotonic())
         return web.json_response({})
+
+    async def get_lost(self, _request: web.Request) -> web.Response:
+        """For the benchmark: when each loss was reported, by UID, on the monotonic clock."""
+        return web.json_response(self._lost)
 
 
 def _member(pod: Json) -> MemberStatus:
@@ -104,6 +112,7 @@ async def _serve(url: str, folder: Path) -> None:
     application.router.add_get("/v1/watch", coordinators.watch)
     application.router.add_put("/v1/desired", coordinators.put_desired)
     application.router.add_post("/v1/lost", coordinators.post_lost)
+    application.router.add_get(LOST_PATH, coordinators.get_lost)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", COORDINATOR_PORT, backlog=4096).start()

@@ -46,6 +46,7 @@ UNITS = {
     "idle_cpu_controllers_percent": "%",
     "replacement_seconds": "s",
     "replacement_p99_seconds": "s",
+    "reported_seconds": "s",
     "unreported_losses": "count",
     "failover_term_seconds": "s",
     "failover_kill_seconds": "s",
@@ -64,6 +65,8 @@ CREATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 600.0
 REPLACEMENT_SECONDS = 60.0
 FAILOVER_SECONDS = 60.0
+REPORT_SECONDS = 2.0
+"""After the last loss. Its coordinator gets the report while the other pod is made."""
 AFTER_SYNC_SECONDS = 10.0
 """In which a status would be written that a restart has changed."""
 
@@ -99,6 +102,12 @@ class Loss:
     """The pods of its job, with when each was made. The replacement is added."""
     known: frozenset[str]
     """Those that were made before."""
+
+    @property
+    def uid(self) -> str:
+        """Of the pod."""
+        uid: str = self.pod["metadata"]["uid"]
+        return uid
 
     def is_replaced(self) -> bool:
         """Whether there is another."""
@@ -187,13 +196,14 @@ class Course:
         self._found["idle_cpu_controllers_percent"] = 100 * controllers / took
 
     async def _lose_pods(self, count: int) -> None:
-        took, unreported = list[float](), 0
-        for _ in range(count):
-            loss = await self._replaced(REPLACEMENT_SECONDS)
-            took.append(loss.took())
-            if isinstance(self._subject, Regroup):
-                unreported += not await self._subject.has_reported(loss.pod)
-                self._found["unreported_losses"] = unreported
+        losses = [await self._replaced(REPLACEMENT_SECONDS) for _ in range(count)]
+        took = [loss.took() for loss in losses]
+        if isinstance(self._subject, Regroup):
+            await asyncio.sleep(REPORT_SECONDS)
+            reported = await asyncio.to_thread(self._subject.reported)
+            after = [reported[loss.uid] - loss.moment for loss in losses if loss.uid in reported]
+            self._found["reported_seconds"] = statistics.median(after) if after else None
+            self._found["unreported_losses"] = count - len(after)
         self._found["replacement_seconds"] = statistics.median(took)
         self._found["replacement_p99_seconds"] = quantile(took, 0.99)
 
@@ -258,8 +268,9 @@ class Course:
         """Note jobs whose status loses what it has said."""
         said: dict[str, Json] = {}
         async for event in self._client.watch(self._subject.jobs_path):
-            name, job = event["object"]["metadata"]["name"], event["object"]
-            if un_says(said.get(name, job), job):
+            job: Json = event["object"]
+            name = job["metadata"]["name"]
+            if name in said and un_says(said[name], job):
                 names.add(name)
             said[name] = job
 

@@ -20,8 +20,10 @@ import yaml
 from bench.operators import programs
 from bench.operators.client import Client, Json, RefusedError, documents
 from bench.operators.cluster import BURST, NAMESPACE, QPS, SimulatedCluster
+from bench.operators.coordinators import LOST_PATH
 from devcluster.pki import Identity
 from devcluster.processes import run
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8
@@ -153,11 +155,12 @@ class Regroup(Subject):
         found = _series(self.leader() or REPLICAS[0])
         return found.get(ROUNDS, 0) >= jobs and found.get(WAITING) == 0
 
-    async def has_reported(self, pod: Json) -> bool:
-        """Whether the status of its job counts the end of a worker's pod."""
-        name = pod["metadata"]["labels"][self.label]
-        job = await self.client.request("GET", f"{self.jobs_path}/{name}")
-        return pod["metadata"]["uid"] in job["status"].get("handledPods", ())
+    def reported(self) -> dict[str, float]:
+        """When a coordinator got the report that a pod is lost, by UID, on the monotonic clock."""
+        url = f"http://127.0.0.1:{COORDINATOR_PORT}{LOST_PATH}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            found: dict[str, float] = json.load(answer)
+        return found
 
     def wait_until_led(self) -> None:
         """Raises TimeoutError."""
