@@ -270,7 +270,8 @@ class Course:
         async for event in self._client.watch(self._subject.jobs_path):
             job: Json = event["object"]
             name = job["metadata"]["name"]
-            if name in said and un_says(said[name], job):
+            former = said.get(name)
+            if former is not None and un_says(former, job):
                 names.add(name)
             said[name] = job
 

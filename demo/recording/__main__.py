@@ -30,8 +30,7 @@ from demo.recording.kubelet import Machine, targets
 from demo.screen import Screen
 from demo.waiting import wait_for
 from devcluster.apiserver import ApiServer
-from regroup_trainer.protocol.environment import VOLUME_MOUNT
-from regroup_trainer.step.model_flops import PEAK_VARIABLE
+from regroup_trainer.protocol.environment import PEAK_TFLOPS, VOLUME_MOUNT
 from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import (
     Kubelets,
@@ -79,7 +78,7 @@ def job(**changes: Any) -> Json:
     """The spec of the demo's job, with changes."""
     spec: Json = manifest()["spec"]
     # The played nodes keep workers apart. Their devices have a peak, so that MFU is shown.
-    peak = {"name": PEAK_VARIABLE, "value": "0.05"}
+    peak = {"name": PEAK_TFLOPS, "value": "0.05"}
     trainer = {"name": "trainer", "env": [peak]}
     spec["template"] = {"spec": {"containers": [trainer]}}
     spec["trainer"]["training"]["steps"] = STEPS

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regroup.local.run_record import RunRecord
-from regroup_trainer.system.kept_file import replace_text
 
 RECORD_NAME = ".regroup-run.json"
 MOST_BYTES = 1 << 20
@@ -78,5 +77,7 @@ class RecordWriter:
             self._work.join(FINISH_SECONDS)
 
     def _replace(self, record: RunRecord) -> None:
+        temporary = self.folder / f"{RECORD_NAME}.new"
         with contextlib.suppress(OSError):
-            replace_text(self.folder / RECORD_NAME, record.model_dump_json())
+            temporary.write_text(record.model_dump_json())
+            temporary.replace(self.folder / RECORD_NAME)

@@ -11,7 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.api.pod_types import find_mismatch
 from regroup_operator.api.template_merge import MERGE_KEYS
 from regroup_operator.errors import TemplateError
-from regroup_trainer.protocol.environment import ENVIRONMENT_PREFIX, TOKEN_FILE
+from regroup_trainer.protocol.environment import ENVIRONMENT_PREFIX, TOKEN_FILE, USER_VARIABLES
 from regroup_trainer.protocol.message import quote, shorten
 
 MOST_LEVELS = 64
@@ -150,10 +150,11 @@ def _check_container(container: Mapping[str, Any], path: str) -> None:
         if field in container:
             raise TemplateError(f"{path}.{field}: reserved for the operator")
     for variable in container.get("env") or ():
-        if variable["name"].startswith(ENVIRONMENT_PREFIX):
+        name = variable["name"]
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in USER_VARIABLES:
             raise TemplateError(
-                f"{path}.env[{variable['name']}]: {ENVIRONMENT_PREFIX}* is reserved for the "
-                "operator"
+                f"{path}.env[{name}]: {ENVIRONMENT_PREFIX}* is reserved for the operator, but for "
+                + ", ".join(USER_VARIABLES)
             )
     for mount in container.get("volumeMounts") or ():
         if mount["mountPath"].rstrip("/") in _RESERVED_MOUNTS:

@@ -54,13 +54,12 @@ def test_a_folder_that_refuses_costs_the_run_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_answer_does_not_hold_up_the_run(tmp_path: Path) -> None:
-    temporary = tmp_path / f".{RECORD_NAME}.{os.getpid()}"
-    os.mkfifo(temporary)  # to open it waits for a reader
+    os.mkfifo(tmp_path / f"{RECORD_NAME}.new")  # to open it waits for a reader
     writer = RecordWriter(tmp_path)
     writer.write(record("first"), 1.0)
     writer.write(record("second"), 9.0)
     assert read_record(tmp_path) is None
-    with temporary.open() as reader:
+    with (tmp_path / f"{RECORD_NAME}.new").open() as reader:
         assert "first" in reader.read()
         writer.join()
 

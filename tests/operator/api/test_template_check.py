@@ -8,6 +8,7 @@ import pytest
 
 from regroup_operator.api.template_check import check_template
 from regroup_operator.errors import TemplateError
+from regroup_trainer.protocol.environment import USER_VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,11 @@ def test_what_the_operator_relies_on_is_reserved_by_name(
     with pytest.raises(TemplateError) as caught:
         check_template(template)
     assert field in str(caught.value)
+
+
+@pytest.mark.parametrize("name", USER_VARIABLES)
+def test_variables_that_users_set_for_their_ranks_are_taken(name: str) -> None:
+    check_template(trainer(env=[{"name": name, "value": "1"}]))
 
 
 def nested(levels: int) -> dict[str, Any]:

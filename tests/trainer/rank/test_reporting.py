@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.environment import PEAK_TFLOPS
 from regroup_trainer.rank.built_in_program import BuiltInProgram
 from regroup_trainer.rank.reporting import utilization_of
-from regroup_trainer.step.model_flops import PEAK_VARIABLE
 from tests.support.ranks import train_config
 from tests.support.samples import config, dataset
 
@@ -30,7 +30,7 @@ def test_the_utilization_is_unknown_on_a_cpu(program: BuiltInProgram) -> None:
 def test_with_a_given_peak_the_operations_are_those_of_the_model(
     program: BuiltInProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PEAK_VARIABLE, "0.5")
+    monkeypatch.setenv(PEAK_TFLOPS, "0.5")
     share = 1000 * program.flops_per_token / (4 * 0.5e12)
     assert program.flops_per_token > 1e5
     assert utilization_of(program, GROUP)(1000) == pytest.approx(share)

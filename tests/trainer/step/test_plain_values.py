@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from regroup_trainer.errors import CheckpointError, ConfigurationError
-from regroup_trainer.step.plain_values import TRUST, load_plain, require_plain
+from regroup_trainer.protocol.environment import TRUST_CHECKPOINTS
+from regroup_trainer.step.plain_values import load_plain, require_plain
 from tests.support.hostile_pickle import saved
 
 PLAIN: list[Any] = [
@@ -87,9 +88,9 @@ def test_objects_of_an_older_release_are_read_if_the_user_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     content = stored({"weights": numpy.ones(2)})
-    with pytest.raises(CheckpointError, match=f"{TRUST}=1"):
+    with pytest.raises(CheckpointError, match=f"{TRUST_CHECKPOINTS}=1"):
         load_plain(content, "the state of 'a'")
-    monkeypatch.setenv(TRUST, "1")
+    monkeypatch.setenv(TRUST_CHECKPOINTS, "1")
     assert load_plain(content, "the state of 'a'")["weights"].tolist() == [1, 1]
 
 

@@ -24,8 +24,9 @@ from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.description import DamagedError, read_metadata
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.data import default_text
-from regroup_trainer.data.data_set_fingerprint import ACCEPT, DataSetFingerprint
+from regroup_trainer.data.data_set_fingerprint import DataSetFingerprint
 from regroup_trainer.errors import CheckpointError, ConfigurationError, StorageError
+from regroup_trainer.protocol.environment import OTHER_DATA
 from regroup_trainer.step.plain_values import load_plain
 from regroup_trainer.system.background import note_progress
 from regroup_trainer.system.kept_file import replace_text
@@ -147,7 +148,7 @@ def _way_out(error: OSError) -> str:
 
 def is_in_doubt(manifest: Manifest, identity: RunIdentity) -> bool:
     """Whether another process has to read the data set of a user to tell if it is another one."""
-    if not identity.is_custom or os.environ.get(ACCEPT) == "1":
+    if not identity.is_custom or os.environ.get(OTHER_DATA) == "1":
         return False
     then, now = (
         DataSetFingerprint.parse(data.fingerprint) for data in (manifest.data, identity.data)
@@ -202,7 +203,7 @@ def require_fitting(manifest: Manifest, identity: RunIdentity, read_before: str 
 def _require_data_set(manifest: Manifest, now: str, read_before: str, way_out: str) -> None:
     """Raises ConfigurationError when a checkpoint was trained with another data set of a user."""
     before, found = (DataSetFingerprint.parse(one) for one in (manifest.data.fingerprint, now))
-    if before.continued_by(found, read_before) is not None or os.environ.get(ACCEPT) == "1":
+    if before.continued_by(found, read_before) is not None or os.environ.get(OTHER_DATA) == "1":
         return
     refused, trained = _ARGUMENTS["fingerprint"], f"checkpoint step {manifest.step} was trained"
     if before.kind != found.kind:
@@ -211,8 +212,8 @@ def _require_data_set(manifest: Manifest, now: str, read_before: str, way_out: s
         )
     raise ConfigurationError(
         f"{refused}: {found.kind} has other samples ({found.samples}) than that with which "
-        f"{trained} ({before.samples}): {way_out}. To go on with these samples, set {ACCEPT}=1 in "
-        "the environment until the next checkpoint is saved"
+        f"{trained} ({before.samples}): {way_out}. To go on with these samples, set "
+        f"{OTHER_DATA}=1 in the environment until the next checkpoint is saved"
     )
 
 

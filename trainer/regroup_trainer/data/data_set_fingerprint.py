@@ -14,8 +14,6 @@ from typing import Final
 
 VARY: Final = "vary"
 """In place of a digest: the samples differ between processes, or when they are read again."""
-ACCEPT: Final = "REGROUP_OTHER_DATA"
-"""With 1, a run goes on with another data set of the same size."""
 _ALONE = " by one worker"
 _TEXT = re.compile(
     rf"(?P<kind>.*?)(?:, samples (?P<samples>{VARY}|[0-9a-f]{{16}})(?P<alone>{_ALONE})?)?",

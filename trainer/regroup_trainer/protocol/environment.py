@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import ConfigDict, ValidationError
 
@@ -19,6 +19,14 @@ TOKEN_FILE = "/regroup/token/token"
 DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 """Gives a user's script the path of the job's folder on the volume, which may not exist yet."""
 ENVIRONMENT_PREFIX = "REGROUP_"
+OTHER_DATA: Final = "REGROUP_OTHER_DATA"
+"""With 1, a run goes on with another data set of the same size."""
+PEAK_TFLOPS: Final = "REGROUP_PEAK_TFLOPS"
+"""The peak of one device in 10^12 operations per second."""
+TRUST_CHECKPOINTS: Final = "REGROUP_TRUST_CHECKPOINTS"
+"""With 1, a program reads objects which an older release saved."""
+USER_VARIABLES = (OTHER_DATA, PEAK_TFLOPS, TRUST_CHECKPOINTS)
+"""Those that users set for their ranks. All others of the prefix are set by Regroup."""
 _SET_BY_OPERATOR = (
     "the operator sets these variables (leave them out of spec.template; run operator and pods of "
     "one release)"

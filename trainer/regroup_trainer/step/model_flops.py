@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-PEAK_VARIABLE = "REGROUP_PEAK_TFLOPS"
-"""Environment variable of a worker with the peak of one device in 10^12 operations per second."""
+from regroup_trainer.protocol.environment import PEAK_TFLOPS
+
 TERA = 1e12
 
 
@@ -50,7 +50,7 @@ def peak_flops(device: str, precision: str, environment: Mapping[str, str]) -> f
     """Operations per second of one device, by its name as PyTorch has it, in `bf16` or `fp32`; what
     the environment gives comes first. None where nobody knows it, as of a CPU.
     """
-    if given := _positive(environment.get(PEAK_VARIABLE, "")):
+    if given := _positive(environment.get(PEAK_TFLOPS, "")):
         return given * TERA
     found = next((peak for peak in _PEAKS if peak.device.search(device)), None)
     if found is None:

@@ -22,9 +22,8 @@ from torch.distributed.tensor import DTensor
 from torch.serialization import safe_globals
 
 from regroup_trainer.errors import CheckpointError, ConfigurationError
+from regroup_trainer.protocol.environment import TRUST_CHECKPOINTS
 
-TRUST = "REGROUP_TRUST_CHECKPOINTS"
-"""The variable that lets a program read objects which an older release saved."""
 _SINGLE = (
     *(bool, int, float, complex, str, bytes, type(None)),
     *(Tensor, torch.nn.Parameter, DTensor),
@@ -51,7 +50,7 @@ def load_plain(content: bytes, what: str) -> Any:
 
     Raises CheckpointError, which names `what`, for other than tensors and plain values.
     """
-    weights_only = os.environ.get(TRUST) != "1"
+    weights_only = os.environ.get(TRUST_CHECKPOINTS) != "1"
     try:
         with safe_globals(_NUMPY):
             return torch.load(io.BytesIO(content), weights_only=weights_only)
@@ -59,7 +58,7 @@ def load_plain(content: bytes, what: str) -> Any:
         raise CheckpointError(
             f"{what} holds more than tensors and plain values, and reading it could run code "
             f"({_reason(error)}): if only people whom you trust can write to the volume, set "
-            f"the environment variable {TRUST}=1 in the template until the next "
+            f"the environment variable {TRUST_CHECKPOINTS}=1 in the template until the next "
             "checkpoint is saved"
         ) from error
 
