@@ -99,7 +99,7 @@ def make_agent_state(number: int, index: int, node: str) -> AgentState:
         address="10.0.0.1",
     )
     state = AgentState(environment)
-    state.store = f"10.0.0.{number}:2000"
+    state.store, state.endpoint = f"10.0.0.{number}:2000", f"10.0.0.{number}:3000"
     return state
 
 

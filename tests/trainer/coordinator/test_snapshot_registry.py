@@ -161,6 +161,44 @@ def test_a_lost_member_is_replaced_by_its_neighbours_copy(job: Job) -> None:
     assert len(source.places) == SHARDS
 
 
+def test_ranks_read_from_a_member_that_goes_only_what_no_other_has(job: Job) -> None:
+    keep_all(job, 10)
+    first, _, third = agents(job)
+    job.update_desired(replicas=2, max_replicas=2)
+    job.fail_rank(first)
+    job.wait(4.0)
+    assert job.record.restored_from == "Snapshot"
+    assert job.record.snapshot is not None
+    assert third.exit_code == 0
+    assert set(job.record.snapshot.places) == {place.endpoint for place in job.record.members}
+
+
+def test_a_member_that_goes_stays_until_ranks_have_read_what_it_alone_holds(job: Job) -> None:
+    keep_all(job, 10)
+    first, second, third = agents(job)
+    first.hangs_at_start = True
+    job.update_desired(replicas=1, max_replicas=1)
+    job.crash(second)
+    job.wait(4.0)
+    record = job.record
+    assert record.restored_from == "Snapshot"
+    assert agents(job) == [first]
+    assert third.exit_code is None
+    job.send(first, Restored(generation=record.number, rank=0, step=10))
+    job.wait(1.0)
+    assert third.exit_code == 0
+
+
+def test_a_job_saves_a_snapshot_before_it_is_suspended(job: Job) -> None:
+    number = keep_all(job, job.step - 5)
+    job.update_desired(suspend=True)
+    job.fail_rank(agents(job)[1])
+    job.wait(8.0)
+    assert job.core.state.outcome is not None
+    assert job.core.state.outcome.result == "suspended"
+    assert job.saved_step >= number.step
+
+
 def test_two_lost_members_leave_a_shard_missing_and_the_state_to_the_checkpoint(job: Job) -> None:
     keep_all(job, 10)
     _, second, third = agents(job)

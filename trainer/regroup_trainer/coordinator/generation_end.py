@@ -20,6 +20,7 @@ from regroup_trainer.coordinator.current_generation import (
 )
 from regroup_trainer.coordinator.formation import last_holders
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
+from regroup_trainer.coordinator.snapshot_registry import is_reading, is_source, newest_usable
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
     UNMANAGED_SECONDS,
@@ -309,13 +310,16 @@ def leaving_holders(state: State) -> frozenset[str]:
 
 
 def holds_unsaved(state: State, current: CurrentGeneration) -> bool:
-    """Whether parked ranks of members that are here have a whole state which is to be saved, and
-    newer than the newest checkpoint.
+    """Whether members have a whole state which is to be saved, and newer than the newest
+    checkpoint: that of parked ranks, or a memory snapshot. Ranks that end by agreement have saved.
     """
+    if state.desired.checkpoint.on_termination != "Save":
+        return False
     saved = state.checkpoint.step if state.checkpoint else 0
+    snapshot = None if current.ended else newest_usable(state)
     parked = _parked(state, current)
-    is_newer = max((one.step for one in parked), default=0) > saved
-    return is_newer and is_whole(parked) and state.desired.checkpoint.on_termination == "Save"
+    live = max((one.step for one in parked), default=0) if is_whole(parked) else 0
+    return max(live, snapshot.step if snapshot else 0) > saved
 
 
 def _parked(state: State, current: CurrentGeneration) -> list[Retained]:
@@ -332,14 +336,15 @@ def release(state: State, now: float) -> None:
     """Release members that asked to leave, or are too many.
 
     A member is needed as long as its generation lives, or its ranks are still leaving it, or it is
-    one of the `leaving_holders`.
+    one of the `leaving_holders`, or others read a snapshot from it.
     """
     current, members, holders = state.current, state.members, leaving_holders(state)
     leaving = (
         current is not None and not current.alive and rank_not_out(state, current, now) is not None
     )
     needed = current if current is not None and (current.alive or leaving) else None
-    known = (state.desired, needed and needed.number, holders)
+    reading = current is not None and is_reading(current)
+    known = (state.desired, needed and needed.number, holders, reading)
     changed, members.changed = members.changed, []
     for name in changed if known == state.released else [*members]:
         member = members.get(name)
@@ -347,7 +352,8 @@ def release(state: State, now: float) -> None:
             continue
         surplus = member.hello.index >= state.desired.workers and needed is not None
         has_place = needed is not None and needed.position_of(name) is not None
-        if (member.leaving is not None or surplus) and not has_place:
+        is_needless = (member.leaving is not None or surplus) and not has_place
+        if is_needless and not is_source(state, member):
             reason = member.leaving or "the job was scaled down"
             state.send(name, Exit(code=0, reason=reason))
             state.remove(name)

@@ -60,14 +60,44 @@ def _shards(
     )
 
 
+def newest_usable(state: State) -> SnapshotNumber | None:
+    """The newest snapshot of which members hold every shard, and from which the next generation may
+    resume.
+    """
+    return newest_snapshot(holdings_of(state, (), None))
+
+
+def is_source(state: State, member: Member) -> bool:
+    """Whether ranks read a snapshot from this member's agent, or will have to: no member that stays
+    has what it holds.
+    """
+    current, members = state.current, state.members
+    if current is None:
+        return False
+    if current.alive:
+        source = current.record.snapshot if is_reading(current) else None
+        return source is not None and member.hello.endpoint in source.places
+    newest = {number} if (number := newest_usable(state)) else set()
+    others = (_shards(one, newest) for name, one in members.items() if members.stays(name))
+    return bool(_shards(member, newest).difference(*others))
+
+
+def is_reading(current: CurrentGeneration) -> bool:
+    """Whether ranks of this generation still read a snapshot."""
+    is_restored = len(current.restored) == current.world_size
+    return current.alive and current.record.restored_from == "Snapshot" and not is_restored
+
+
 def source_of(state: State, holdings: Sequence[Holding]) -> SnapshotSource | None:
-    """The newest whole snapshot, and an agent that holds it for each shard."""
+    """The newest whole snapshot, and an agent that holds it for each shard: the first one, since
+    members of the next generation come before others, which may leave.
+    """
     number = newest_snapshot(holdings)
     if number is None:
         return None
     places = {
         shard: state.members[holding.member].hello.endpoint
-        for holding in holdings
+        for holding in reversed(holdings)
         for of, shard in holding.snapshots
         if of == number
     }
