@@ -68,11 +68,11 @@ def newest_usable(state: State) -> SnapshotNumber | None:
 
 
 def is_source(state: State, member: Member) -> bool:
-    """Whether ranks read a snapshot from this member's agent, or will have to: no member that stays
-    has what it holds.
+    """Whether ranks read a snapshot from this member's agent, or will have to after a failure: no
+    member that stays has what it holds.
     """
     current, members = state.current, state.members
-    if current is None:
+    if current is None or current.ended:
         return False
     if current.alive:
         source = current.record.snapshot if is_reading(current) else None
