@@ -215,14 +215,23 @@ class Results:
     was measured.
     """
 
-    def __init__(self, folder: Path, name: str, quick: bool, *, adds: bool) -> None:
-        """`adds`: rows that are not measured anew stay in the file."""
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        quick: bool,
+        *,
+        adds: bool,
+        place: Callable[[Row], tuple[int, ...]] = lambda _: (),
+    ) -> None:
+        """`adds`: rows that are not measured anew stay in the file. `place` orders them."""
+        self._place = place
         self._folder, self._name, self._quick = folder, name, quick
         self.rows = written(folder / f"{name}.json") if adds and not quick else []
 
     def add(self, anew: Sequence[Row]) -> None:
         """Add rows, which replace those of the same case and subject."""
-        self.rows = merged(self.rows, anew)
+        self.rows = sorted(merged(self.rows, anew), key=self._place)
         write(self._folder, self._name, self.rows, quick=self._quick)
 
 

@@ -59,13 +59,13 @@ def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output:
     """Measure operators, one after another. Exits with 1 when the course of one ends early."""
     _enter_namespace(subjects or ALL)
     cases = ("1x8",) if quick else cases or tuple(CASES)
-    results, are_whole = harness.Results(output, NAME, quick, adds=True), True
+    results, are_whole = harness.Results(output, NAME, quick, adds=True, place=_place), True
     for case in cases:
         for subject in subjects or ALL:
             rows, is_whole = _measured(case, subject, QUICK if quick else CASES[case])
             results.add(rows)
             are_whole &= is_whole
-    for table in tables(sorted(results.rows, key=_place), cases):
+    for table in tables(results.rows, cases):
         Console(highlight=False, width=TABLE_WIDTH).print(table)
     sys.exit(0 if are_whole else 1)
 

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,27 +29,19 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
-    """A busy machine delays one of three. A page that waits for connections is late each time."""
-    tries = (seconds_to_end(tmp_path, number) for _ in range(3))
-    assert any(seconds < 1.0 for seconds in tries)
-
-
-def seconds_to_end(folder: Path, number: signal.Signals) -> float:
-    """How long a page lives after the signal, with a connection that sends nothing."""
-    with start(folder) as process:
+def test_a_signal_ends_it_though_a_connection_is_open(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with start(tmp_path) as process:
         assert process.stdout is not None
         title, _, address = process.stdout.readline().partition(": ")
-        assert title == f"Runs in {folder}"
+        assert title == f"Runs in {tmp_path}"
         where = urlsplit(address.strip())
         assert where.hostname == "127.0.0.1" and where.query.startswith("token=")
-        with socket.create_connection((where.hostname, where.port or 0)):
-            begin = time.monotonic()
+        with socket.create_connection((where.hostname, where.port or 0)):  # and says nothing
             process.send_signal(number)
-            assert process.wait(30) == 0
-            seconds = time.monotonic() - begin
+            assert process.wait(10) == 0  # without the minute that connections may have to end
         assert "Traceback" not in process.communicate()[1]
-    return seconds
 
 
 def test_the_browser_of_a_desktop_is_opened(
