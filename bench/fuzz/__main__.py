@@ -50,10 +50,9 @@ def main(seed: int, jobs: int, templates: int, minutes: float, output: Path) -> 
     figures = outcome.metrics()
     plan = harness.Plan(NAME, (case,), ("regroup",), UNITS, 1, lambda _case, _subject: SETTINGS)
     rows = harness.rows(plan, case, "regroup", [figures])
-    found = harness.merged(harness.written(output / f"{NAME}.json"), rows)
-    file = harness.write(output, NAME, found, quick=False)
+    harness.Results(output, NAME, quick=False, adds=True).add(rows)
     Console(highlight=False, width=harness.TABLE_WIDTH).print(harness.table(NAME, rows))
-    click.echo(f"written to {file}; the operator's log is in {folder}")
+    click.echo(f"written to {output / NAME}.json; the operator's log is in {folder}")
     problems = outcome.problems()
     if (ratio := figures["p99_ratio"] or 0.0) > MOST_RATIO:
         problems.append(f"p99_ratio is {ratio:.2f}, and {MOST_RATIO} is allowed")
