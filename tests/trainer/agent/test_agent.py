@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import resource
 import signal
 import socket
@@ -135,7 +136,9 @@ async def test_a_rank_that_does_not_leave_its_generation_in_time_is_killed_and_i
         await asyncio.to_thread(wait_until, "the end of rank 0", lambda: 0 in current.exits)
         agent.kill()
         _, text = await ended(agent)
-    assert "rank 0 did not leave its generation within 10 s; its stack:" in text
+    late = re.search(r"rank 0 did not leave its generation within (\d+) s; its stack:", text)
+    assert late is not None
+    assert int(late[1]) >= 10, "and more, where the machine had no time for it"
     assert "in wait_for_ever" in text.partition("its stack:")[2]
 
 
