@@ -95,13 +95,15 @@ def _mirror(suite: Suite) -> str:
 
 @dataclass(frozen=True)
 class Chroot:
-    """A system in the folder `root`. It sees `shared`, a folder of this machine, as /shared.
+    """A system in the folder `root`. It sees `shared`, a folder of this machine, as /shared, and
+    `temporary` as /tmp.
 
     Tests without root's rights can read /shared, but not a folder below root's home.
     """
 
     root: Path
     shared: Path
+    temporary: Path
 
     def run(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
         """Run a command in `folder`, which is below `shared`, and return its exit code.
@@ -117,12 +119,13 @@ class Chroot:
         ).returncode
 
     def _mounts(self) -> list[str]:
-        """Return the commands that mount the kernel's file systems, `shared`, and the machine's DNS
-        settings and certificates.
+        """Return the commands that mount the kernel's file systems, `shared`, `temporary`, and the
+        machine's DNS settings and certificates.
         """
         same = ("dev", "proc", "sys", "etc/hosts", "etc/resolv.conf", "etc/ssl/certs")
         places = {Path("/") / name: self.root / name for name in same}
         places[self.shared] = self.root / SHARED.relative_to("/")
+        places[self.temporary] = self.root / "tmp"
         itself = _mount(self.root, self.root)  # `ip netns` changes how / is mounted
         return [itself, *(_mount(path, place) for path, place in places.items() if path.exists())]
 

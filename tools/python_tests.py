@@ -1,7 +1,8 @@
 """`make test-python PYTHON=3.14`: the checks and local tests under another Python, in a chroot.
 
 The working tree is copied to the file system of the package cache, where uv can link packages. The
-chroot and the virtual environment stay for the next run.
+chroot and the virtual environment stay for the next run. The temporary files of a run that fails
+stay until then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tools.progress import ToolError, report, run_tool, step
 from tools.pythons import ROOT, supported_pythons
 from tools.venv import uv_binary
 
-_TOOLS = ("ca-certificates", "make", "iproute2", "g++")  # g++: for training.compile
+_TOOLS = ("ca-certificates", "make", "iproute2", "git", "g++")  # g++: for training.compile
 _ALSO = {TRIXIE: ("ubuntu-archive-keyring",)}
 _KEPT = {".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
 """Files in the copy of the working tree that stay for the next run."""
@@ -38,10 +39,14 @@ def main() -> int:
     with locked(cache_folder() / "locks" / f"python-{version}", f"Python {version}", report):
         with step(f"copy of the working tree in {folder}"):
             copy_files(ROOT, tracked_files(), folder)
-        chroot = Chroot(system_of(SUITE_OF[version]), cache_folder())
+        temporary = emptied(folder.with_name(f"{version}.tmp"))
+        chroot = Chroot(system_of(SUITE_OF[version]), cache_folder(), temporary)
         commands = sys.argv[2:] or ["check", "test-local"]
         make = ["make", f"PYTHON=/usr/bin/python{version}", *commands]
-        return chroot.run(make, folder, _environment())
+        code = chroot.run(make, folder, _environment())
+        if code == 0:
+            emptied(temporary)
+        return code
 
 
 def chosen_version(arguments: list[str]) -> str:
@@ -89,6 +94,14 @@ def copy_files(source: Path, names: Sequence[str], folder: Path) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / name, folder / name)
+
+
+def emptied(folder: Path) -> Path:
+    """Make `folder` an empty one where every user may write, as in /tmp, and return it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    folder.chmod(0o1777)
+    return folder
 
 
 def _environment() -> dict[str, str]:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,9 +171,8 @@ def test_names_of_services_resolve_and_foreign_names_fail_at_once(cluster: Clust
     )
     address = field(cluster, "pod/web", ".status.podIP")
     assert "web.default.svc" in cluster.kubectl("exec", "client", "--", "nslookup", address)
-    began = time.monotonic()
-    _output(cluster, "exec", "client", "--", "nslookup", "example.com")
-    assert time.monotonic() - began < 2
+    answer = _output(cluster, "exec", "client", "--", "nslookup", "example.com")
+    assert "NXDOMAIN" in answer, "without an answer it would time out"
 
 
 def _output(cluster: Cluster, *arguments: str) -> str:
@@ -248,9 +246,9 @@ def test_a_volume_with_a_size_fills_up(cluster: Cluster) -> None:
 
 
 def test_loading_an_image_again_costs_nothing(cluster: Cluster, busybox: Path) -> None:
-    began = time.monotonic()
-    assert cluster.load_image(busybox) == IMAGE
-    assert time.monotonic() - began < 2
+    done = list[str]()
+    assert cluster.load_image(busybox, report=done.append) == IMAGE
+    assert [line for line in done if not line.startswith("attached ")] == []
 
 
 def test_a_killed_node_stops_answering_at_once_and_comes_back_clean(
@@ -265,9 +263,7 @@ def test_a_killed_node_stops_answering_at_once_and_comes_back_clean(
     wait_for_phase(cluster, "doomed", "Running")
     address = field(cluster, "pod/victim", ".status.podIP")
     with socket.create_connection((address, 8080), timeout=5) as connection:
-        began = time.monotonic()
         cluster.node("n2").kill()
-        assert time.monotonic() - began < 5  # 0.2 s on an idle machine
         assert not cgroups.processes(f"regroup/{NAME}/n2")
         connection.settimeout(1)
         with pytest.raises(TimeoutError):  # neither end nor reset: the packets are lost
@@ -337,10 +333,9 @@ def test_nodes_get_the_processor_before_what_else_runs_on_the_machine(cluster: C
 
 
 def test_up_returns_at_once_when_it_is_up_and_refuses_another_size(cluster: Cluster) -> None:
-    before = cluster.status()
-    began = time.monotonic()
-    assert Cluster.up(NAME, 2).status() == before
-    assert time.monotonic() - began < 5
+    before, done = cluster.status(), list[str]()
+    assert Cluster.up(NAME, 2, done.append).status() == before, "its processes are the same"
+    assert done == []
     refused = _devcluster("up", "--name", NAME, "--nodes", "3")
     assert refused.wait(30) != 0
 

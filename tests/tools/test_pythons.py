@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tools import venv
-from tools.chroots import NOBLE, SUITE_OF, TRIXIE, Suite, make_system
+from tools.chroots import NOBLE, SUITE_OF, TRIXIE, Chroot, Suite, make_system
 from tools.progress import ToolError
-from tools.python_tests import chosen_version, copy_files, packages_of
+from tools.python_tests import chosen_version, copy_files, emptied, packages_of
 from tools.pythons import ROOT, base_image_of_dockerfile, check_python, supported_pythons
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -98,6 +98,17 @@ def test_a_copy_of_the_tree_has_its_files_and_keeps_the_environment(tmp_path: Pa
     copy_files(source, ["a/new.py"], copy)
     files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
     assert files == {"a/new.py", ".venv/python"}
+
+
+def test_temporary_files_do_not_fill_the_chroot_that_stays(tmp_path: Path) -> None:
+    """Runs that were interrupted had left 5.6 GB there."""
+    root, temporary = tmp_path / "trixie", tmp_path / "3.13.tmp"
+    (temporary / "pytest-of-root").mkdir(parents=True)
+    (root / "etc").mkdir(parents=True)
+    chroot = Chroot(root, tmp_path, emptied(temporary))
+    assert not any(temporary.iterdir())
+    assert temporary.stat().st_mode & 0o7777 == 0o1777
+    assert f"mount --rbind {temporary} {root / 'tmp'}" in chroot._mounts()
 
 
 APT_GET = """#!/bin/sh

@@ -20,6 +20,7 @@ import pytest
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import QUESTIONS_OF_A_NAMESPACE, Agent
+from regroup_operator.controller.contact_clock import TICK_SECONDS, ContactClock
 from regroup_operator.controller.coordination import (
     ANSWERS_A_SECOND,
     PAUSE_SECONDS,
@@ -214,51 +215,83 @@ def test_a_line_that_does_not_end_is_not_kept(end: bytes) -> None:
 
 
 def no_contact_seconds_of(line: Line, uid: str) -> float:
+    """In whole seconds."""
     view = line.coordinators.view(KEY, 1, ("a", "b", "c"))
-    return view.no_contact_seconds[uid]
+    return round(view.no_contact_seconds[uid])
+
+
+class Followed:
+    """A coordinator that has answered once: `a` is a member, and `b` is about to be one. The clock
+    of contact stands unless `pass_seconds` moves it.
+    """
+
+    def __init__(self, line: Line, stub: CoordinatorStub) -> None:
+        self._line, self._stub = line, stub
+        self._seconds = 0.0
+        self._clock = line.coordinators._clock = ContactClock(lambda: self._seconds)
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Let the clock run on."""
+        for _ in range(10 * seconds):
+            self._seconds += TICK_SECONDS
+            self._clock.tick()
+
+    async def next_line(self) -> None:
+        """Wait until the coordinator has had contact with `a` now."""
+        await until("a line", lambda: no_contact_seconds_of(self._line, "a") == 0)
+
+    async def report_contact_with(self, *uids: str) -> None:
+        """Have it report that, and wait until it is taken over."""
+        self._stub.report(agents_in_contact=uids)
+
+        def has_arrived() -> bool:
+            status = self._line.coordinators.view(KEY, 1, ("a", "b", "c")).status
+            return status is not None and status.agents_in_contact == uids
+
+        await until("the report", has_arrived)
 
 
 @contextlib.asynccontextmanager
-async def followed_with_workers(line: Line) -> AsyncIterator[CoordinatorStub]:
-    """A coordinator that has answered once: `a` is a member, and `b` is about to be one."""
+async def followed_with_workers(line: Line) -> AsyncIterator[Followed]:
     member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
     with CoordinatorStub(
         make_coordinator_status(members=(member,), agents_in_contact=("b",))
     ) as stub:
+        followed = Followed(line, stub)
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
-        yield stub
+        yield followed
 
 
 async def test_an_empty_line_is_a_sign_of_life_of_all_in_contact_with_the_coordinator(
     line: Line,
 ) -> None:
-    async with followed_with_workers(line) as stub:
-        no_contact_seconds_of(line, "a")
-        await asyncio.to_thread(
-            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "c") > 4.0
-        )
-        assert max(no_contact_seconds_of(line, uid) for uid in ("a", "b")) < 3.0
-        stub.report(agents_in_contact=())
-        await asyncio.to_thread(
-            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "b") > 2.0
-        )
-        assert no_contact_seconds_of(line, "b") < no_contact_seconds_of(line, "c") - 2.0
+    async with followed_with_workers(line) as followed:
+        assert no_contact_seconds_of(line, "c") == 0
+        followed.pass_seconds(10)
+        await followed.next_line()
+        assert [no_contact_seconds_of(line, uid) for uid in ("b", "c")] == [0, 10]
+        await followed.report_contact_with()
+        followed.pass_seconds(10)
+        await followed.next_line()
+        assert [no_contact_seconds_of(line, uid) for uid in ("b", "c")] == [10, 20]
 
 
 async def test_a_worker_is_unresponsive_since_its_last_contact_or_since_it_was_first_seen_to_run(
     line: Line,
 ) -> None:
-    async with followed_with_workers(line) as stub:
-        assert no_contact_seconds_of(line, "c") < 1.0, "nothing is known of the time before"
-        await asyncio.to_thread(
-            wait_until, "time without contact", lambda: no_contact_seconds_of(line, "c") > 3.0
-        )
-        assert max(no_contact_seconds_of(line, uid) for uid in ("a", "b")) < 3.0
-        stub.report(agents_in_contact=("c",))
-        await asyncio.to_thread(
-            wait_until, "a sign of life", lambda: no_contact_seconds_of(line, "c") < 3.0
-        )
+    async with followed_with_workers(line) as followed:
+        followed.pass_seconds(10)
+        assert no_contact_seconds_of(line, "c") == 0, "nothing is known of the time before"
+        followed.pass_seconds(10)
+        assert no_contact_seconds_of(line, "c") == 10
+        await followed.report_contact_with("c")
+        assert no_contact_seconds_of(line, "c") == 0
+        followed.pass_seconds(10)
+        await followed.next_line()
+        await followed.report_contact_with()
+        followed.pass_seconds(10)
+        assert no_contact_seconds_of(line, "c") == 10
 
 
 async def test_a_coordinator_that_does_not_report_contacts_makes_no_worker_unresponsive(
