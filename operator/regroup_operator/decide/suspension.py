@@ -20,6 +20,7 @@ from regroup_operator.decide.succession import (
     current_coordinator,
     keep_coordinator,
     retain_coordinator,
+    send_token,
     update_coordinator,
 )
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
@@ -58,10 +59,11 @@ def suspend(job: AnyJob, observed: Observed, blocker: Waiting | None, now: datet
         if isinstance(job, Job)
         else Step(job.status, retain_coordinator(observed, job.status))
     )
+    actions = (*leader.actions, *update_coordinator(job, observed))
     waits = _problem(job) or (blocker if coordinator is None else None)
     return DraftPlan(
         leader.status,
-        (*leader.actions, *update_coordinator(job, observed)),
+        send_token(observed, actions, now),
         context=PlanContext(waits, "suspending"),
         requeue_after=REQUEUE_SECONDS,
         follow=True,

@@ -18,6 +18,7 @@ from regroup_operator.decide.plan import (
     DeletePod,
     EnsureAccess,
     EnsureService,
+    EnsureToken,
     Plan,
     PutDesired,
 )
@@ -621,6 +622,17 @@ def test_suspending_waits_for_a_successor_for_the_grace_period_from_when_it_may_
     job.tick(30)
     job.round()
     assert job.workers() == []
+
+
+def test_the_token_is_sent_again_for_a_successor_whose_containers_do_not_come(
+    job: Simulation,
+) -> None:
+    suspend_without_its_coordinator(job)
+    job.round()
+    placed = job.now.isoformat()
+    job.pods["gpt-c2"] = replace(job.pods["gpt-c2"], node="n3", placed=placed)
+    job.tick(10)
+    assert EnsureToken() in job.round().actions
 
 
 def test_suspending_makes_no_coordinator_where_no_worker_lives(job: Simulation) -> None:
