@@ -8,6 +8,7 @@ from regroup_operator.api.names import COORDINATOR
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.coordinator_evidence import why_dead
 from regroup_operator.decide.launchers import launcher_of
+from regroup_operator.decide.losses import remove_stuck
 from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     DeletePod,
@@ -104,9 +105,15 @@ def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:
     be saved.
     """
     pods = sorted(observed.pods, key=lambda pod: pod.role == COORDINATOR)
-    actions = tuple(DeletePod(pod, "the job is suspended") for pod in pods if not pod.terminating)
-    context = PlanContext(_problem(job), "suspending")
-    return DraftPlan(job.status, actions, context=context, requeue_after=REQUEUE_SECONDS)
+    actions = (DeletePod(pod, "the job is suspended") for pod in pods if not pod.terminating)
+    stuck = remove_stuck(job.status, observed, job.policies.node_failure)
+    return DraftPlan(
+        job.status,
+        (*actions, *stuck.actions),
+        stuck.events,
+        PlanContext(_problem(job), "suspending"),
+        requeue_after=REQUEUE_SECONDS,
+    )
 
 
 def _suspended(job: AnyJob) -> DraftPlan:

@@ -635,6 +635,19 @@ def test_the_token_is_sent_again_for_a_successor_whose_containers_do_not_come(
     assert EnsureToken() in job.round().actions
 
 
+def test_a_pod_whose_node_is_gone_does_not_keep_a_job_from_being_suspended(job: Simulation) -> None:
+    job.kill_node("n2")
+    job.spec = make_spec(suspend=True, nodeFailurePolicy={"forceDeleteSeconds": 10})
+    job.generation, job.outcome = 2, Outcome(result="suspended", message="saved")
+    job.run_rounds(4)
+    assert [pod.node for pod in job.pods.values()] == ["n2"]
+    assert not job.status.holds("Suspended")
+    job.unready_nodes.add("n2")
+    job.run_rounds(3)
+    assert job.pods == {}
+    assert job.status.holds("Suspended")
+
+
 def test_suspending_makes_no_coordinator_where_no_worker_lives(job: Simulation) -> None:
     for pod in [*job.pods.values()]:
         job.fail(pod)
