@@ -90,6 +90,10 @@ CONFLICT_SECONDS = 0.1
 """Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
 have as many rounds of it.
 """
+MOST_WRITES = 5
+"""Of one status, over versions of the job that differ in nothing that a plan rests on: somebody may
+change an annotation all the time. Each of them takes a moment, and a whole round takes longer.
+"""
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
@@ -408,7 +412,7 @@ class Reconciler:
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
-                await self._change_status(document, status)
+                await self._write_over(document, job, status)
             except ConflictError:
                 if job.key in self._refused_once:
                     raise  # the queue's back-off follows: somebody may change the job all the time
@@ -419,6 +423,23 @@ class Reconciler:
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)
+
+    async def _write_over(self, document: Object, job: AnyJob, status: Object) -> None:
+        """Write a status over the object that was read as `job`, or over a newer version that reads
+        the same. Raises as the request does.
+        """
+        for left in reversed(range(MOST_WRITES)):
+            try:
+                await self._change_status(document, status)
+            except ConflictError:
+                newer = await self._memory.jobs.get(job.key)
+                if newer is None or read_identity(newer) == read_identity(document):
+                    raise
+                if not left or self._read(job.key, newer) != job:
+                    raise
+                document = newer
+            else:
+                return
 
     async def _change_status(self, document: Object, status: Object) -> None:
         """Write a status over the object that was read. Raises as the request does."""

@@ -262,14 +262,19 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
     if ends.failed:
         status = status.model_copy(update={"last_pod_failure_time": format_time(now)})
     gone = [DeletePod(pod, why) for pod, why in lost.items()]
-    stuck = [DeletePod(pod, "its node is gone", 0) for pod in _stuck(observed, policy)]
+    stuck = remove_stuck(status, observed, policy)
     superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
     events = [*readmitted.events, *ends.events]
     placed = {pod: _node_lost(pod, why) for pod, why in lost.items() if pod.node}
     events += sum_up(placed, "workers count as lost")
-    forced = {gone.pod: _force_deleted(gone.pod) for gone in stuck}
-    events += sum_up(forced, "pods were removed by force")
-    return Step(status, (*gone, *stuck, *superseded), tuple(events))
+    return Step(status, (*gone, *stuck.actions, *superseded), (*events, *stuck.events))
+
+
+def remove_stuck(status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy) -> Step:
+    """Remove by force what waits for a kubelet that is gone."""
+    stuck = _stuck(observed, policy)
+    events = sum_up({pod: _force_deleted(pod) for pod in stuck}, "pods were removed by force")
+    return Step(status, tuple(DeletePod(pod, "its node is gone", 0) for pod in stuck), events)
 
 
 def _node_lost(pod: Pod, why: str) -> Event:

@@ -109,7 +109,7 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     if outcome := find_outcome(job, observed, now):
         return end(job, outcome)
     if job.suspend:
-        return suspend(job, observed, now)
+        return suspend(job, observed, _leader_blocker(job, observed), now)
     if was_suspended(observed):
         return tear_down(job, observed)
     if isinstance(job, InvalidJob):
@@ -149,7 +149,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     replaced = replace_unresponsive(job, rest, losses.status, now)
     rest = _without(rest, replaced.actions)
     started = _start(job, replaced.status, observed, blocker, now)
-    refused = blocker or _held_back(observed, CreateCoordinator, CreateStore)
+    refused = _leader_blocker(job, observed)
     leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
     rest = _with_planned_service(_without(rest, slow.actions), leader.actions)
@@ -174,6 +174,12 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         0.0 if hires_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
+
+
+def _leader_blocker(job: AnyJob, observed: Observed) -> Waiting | None:
+    """Why no coordinator, or store, may be made now."""
+    blocker = _blocker(job, observed) if isinstance(job, Job) else job.problem
+    return blocker or _held_back(observed, CreateCoordinator, CreateStore)
 
 
 def _held_back(observed: Observed, *kinds: type[Action]) -> Waiting | None:

@@ -22,7 +22,7 @@ from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.controller.operator_traces import OperatorTraces, Round
-from regroup_operator.controller.reconcile import CONFLICT_SECONDS
+from regroup_operator.controller.reconcile import CONFLICT_SECONDS, MOST_WRITES
 from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS
 from regroup_operator.decide.plan import CreateWorker, Plan
 from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
@@ -373,6 +373,34 @@ async def test_a_status_that_is_refused_is_written_again_soon_and_then_with_a_ba
         assert again == CONFLICT_SECONDS, "once does not count for ever"
 
 
+class AnnotatedServer(Server):
+    """Somebody sets another annotation of the job each time before its status is written."""
+
+    left = 0
+    """How many times more."""
+
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> Json:
+        assert isinstance(self.document, dict)
+        if self.left:
+            self.left -= 1
+            self.document = in_next_version(self.document)
+            self.document["metadata"]["annotations"] = {"seen": str(self.left)}
+        if present.version != self.document["metadata"]["resourceVersion"]:
+            raise ConflictError("PATCH", "/jobs/gpt/status", 409, "it has changed")
+        return await super().change_status(_ns, _name, status, present)
+
+
+async def test_an_annotation_that_changes_all_the_time_keeps_no_status_from_being_written() -> None:
+    server = AnnotatedServer(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        server.left = MOST_WRITES - 1
+        assert await reconciler.reconcile(("a", "gpt")) != CONFLICT_SECONDS
+        assert len(server.statuses) == 1
+        server.document = make_document("second", version=20)
+        server.left = MOST_WRITES
+        assert await reconciler.reconcile(("a", "gpt")) == CONFLICT_SECONDS, "not for ever"
+
+
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -653,7 +681,7 @@ async def test_the_job_is_asked_for_only_after_a_status_that_was_refused() -> No
         server.change({"replicas": 1, "third": 1})
         pause = await reconciler.reconcile(("a", "gpt"))
         assert pause == reconcile.CONFLICT_SECONDS > 0, "it may be changed in a loop"
-        assert (server.asked, len(server.statuses)) == (0, 1)
+        assert (server.asked, len(server.statuses)) == (1, 1)
         await reconciler.reconcile(("a", "gpt"))
         assert (server.asked, len(server.statuses)) == (1, 2)
         assert "third" in server.stored["status"]["message"]

@@ -18,6 +18,7 @@ from regroup_operator.decide.plan import (
     DeletePod,
     EnsureAccess,
     EnsureService,
+    EnsureToken,
     Plan,
     PutDesired,
 )
@@ -583,12 +584,95 @@ def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
     assert simulation.status.holds("Suspended")
 
 
-def test_suspending_does_not_wait_for_a_coordinator_that_is_gone(job: Simulation) -> None:
+def suspend_without_its_coordinator(job: Simulation) -> None:
+    """It dies, and somebody suspends the job."""
     job.lose_coordinator()
     job.tick(UNANSWERED_SECONDS)
     job.spec, job.generation = make_spec(suspend=True), 2
+
+
+def test_suspending_waits_for_the_successor_of_a_coordinator_that_is_gone(job: Simulation) -> None:
+    workers = names_of(job)
+    suspend_without_its_coordinator(job)
+    job.round()
+    assert job.created[-1] == "gpt-c2"
+    message = job.round().status.message
+    assert message.startswith("coordinator pod gpt-c2 waits for a node")
+    job.run_rounds(4)
+    assert names_of(job) == workers, "they hold steps that no checkpoint has"
+    assert not job.status.holds("Suspended")
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.run_rounds(4)
+    assert job.status.holds("Suspended")
+
+
+@pytest.mark.parametrize("node", ["", "n3"])
+def test_suspending_waits_for_a_successor_for_the_grace_period_from_when_it_may_start(
+    job: Simulation, node: str
+) -> None:
+    suspend_without_its_coordinator(job)
+    job.round()
+    job.tick(100)
+    if node:
+        placed = job.now.isoformat()
+        job.pods["gpt-c2"] = replace(job.pods["gpt-c2"], node=node, placed=placed)
+    job.tick(100)
+    job.round()
+    assert bool(job.workers()) == bool(node)
+    job.tick(30)
+    job.round()
+    assert job.workers() == []
+
+
+def test_the_token_is_sent_again_for_a_successor_whose_containers_do_not_come(
+    job: Simulation,
+) -> None:
+    suspend_without_its_coordinator(job)
+    job.round()
+    placed = job.now.isoformat()
+    job.pods["gpt-c2"] = replace(job.pods["gpt-c2"], node="n3", placed=placed)
+    job.tick(10)
+    assert EnsureToken() in job.round().actions
+
+
+def test_a_pod_whose_node_is_gone_does_not_keep_a_job_from_being_suspended(job: Simulation) -> None:
+    job.kill_node("n2")
+    job.spec = make_spec(suspend=True, nodeFailurePolicy={"forceDeleteSeconds": 10})
+    job.generation, job.outcome = 2, Outcome(result="suspended", message="saved")
+    job.run_rounds(4)
+    assert [pod.node for pod in job.pods.values()] == ["n2"]
+    assert not job.status.holds("Suspended")
+    job.unready_nodes.add("n2")
+    job.run_rounds(3)
+    assert job.pods == {}
+    assert job.status.holds("Suspended")
+
+
+def test_suspending_makes_no_coordinator_where_no_worker_lives(job: Simulation) -> None:
+    for pod in [*job.pods.values()]:
+        job.fail(pod)
+    job.spec, job.generation = make_spec(suspend=True), 2
     job.run_rounds(3)
     assert job.status.holds("Suspended")
+    assert "gpt-c2" not in job.created
+
+
+def test_a_job_that_never_trained_is_suspended_at_once() -> None:
+    simulation = Simulation()
+    simulation.round()
+    simulation.pods["gpt-w0-1"] = replace(simulation.pods["gpt-w0-1"], phase="Running")
+    simulation.spec, simulation.generation = make_spec(suspend=True), 2
+    simulation.round()
+    assert simulation.workers() == []
+
+
+def test_the_coordinator_that_has_saved_is_deleted_last(job: Simulation) -> None:
+    """If the request for a worker is refused, it still says that nothing is to be saved."""
+    job.spec, job.generation = make_spec(suspend=True), 2
+    job.outcome = Outcome(result="suspended", message="saved")
+    *_, last = job.round().actions
+    assert isinstance(last, DeletePod)
+    assert last.pod.name == "gpt-c1"
 
 
 def test_a_suspension_taken_back_in_the_middle_starts_anew(job: Simulation) -> None:

@@ -9,12 +9,13 @@ from typing import Literal
 import pytest
 
 from regroup_trainer.coordinator.coordinator_status import handed_over, make_status
-from regroup_trainer.coordinator.core import TICK_SECONDS
+from regroup_trainer.coordinator.core import RETURN_TO_SAVE_SECONDS, TICK_SECONDS
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.reports import MOST_PORT_RACES
 from regroup_trainer.coordinator.restart_budget import LEAST_SECONDS, MOST_IN_A_ROW
 from regroup_trainer.errors import NonFiniteError
 from regroup_trainer.protocol.coordinator_messages import Refused
+from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import (
@@ -807,6 +808,34 @@ def test_a_coordinator_that_starts_while_suspending_waits_for_the_ranks_to_save(
     job.wait(1.0)
     assert job.outcome is not None
     assert job.saved_step == agents[0].step
+
+
+TRAINED = LastKnown(step=10, time=1_000_000.0, world_size=3)
+
+
+def test_a_new_coordinator_of_a_job_to_suspend_waits_for_workers_that_find_it_late() -> None:
+    """They may be parked with a state that the volume does not take: its history does not grow."""
+    job, agents = start_job(steps=10_000)
+    for agent in agents:
+        agent.reachable = False
+    job.save_every = 10_000
+    job.update_desired(suspend=True, last_known=TRAINED)
+    job.start_coordinator(term=2)
+    job.wait(RETURN_TO_SAVE_SECONDS - 5.0)
+    too_early = job.outcome
+    assert too_early is None
+    for agent in agents[:2]:
+        agent.reachable = True
+    job.wait(3.0)
+    assert job.outcome is not None, "the third is lost, as after any other start"
+    assert job.saved_step == agents[0].step
+
+
+def test_a_new_coordinator_of_a_job_to_suspend_waits_for_nobody_for_ever() -> None:
+    job = Job(make_desired(suspend=True, last_known=TRAINED), term=2)
+    job.wait(RETURN_TO_SAVE_SECONDS + 1.0)
+    assert job.outcome is not None
+    assert job.outcome.result == "suspended"
 
 
 def test_skipped_updates_are_rare_events_and_the_error_is_not_tried_again() -> None:

@@ -31,6 +31,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.recovery import restorer
 from regroup_trainer.recovery.inventory import Agreement
 from regroup_trainer.recovery.restorer import Choice, Restorer
+from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.state import TrainState
 from tests.support.checkpoints import DATA, begin, write_checkpoint
 from tests.support.ranks import generation, train_config
@@ -221,12 +222,26 @@ def test_a_data_set_that_reads_differently_in_each_process_is_not_refused(
     assert starts(restore, 4, "d") == "goes on"
 
 
-def read_once(layout: Layout, samples: str) -> None:
+def test_a_snapshot_is_continued_without_a_note_on_a_volume_that_may_be_full(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the samples of this process are others than those of the one that made it."""
+    be_alone(monkeypatch)
+    contents = SimpleNamespace(manifest=read_once(layout, "a"), history=b"")
+    memory = SimpleNamespace(open=lambda: contents, load=lambda *_: "")
+    layout.data_set_read.mkdir()  # nothing can be written to it
+    identity = replace(IDENTITY, data=data_of("b"), is_custom=True)
+    one = replace(make_restorer(layout, 2), identity=identity, memory=cast(MemoryReader, memory))
+    assert one.restore(cast(TrainState, None)).restored_from == "Snapshot"
+
+
+def read_once(layout: Layout, samples: str) -> Manifest:
     """There is a checkpoint of a run of one worker, which has read these samples once."""
     begin(layout, 1)
     manifest = write_checkpoint(layout, 50)
     changed = manifest.model_copy(update={"data": data_of(samples)})
     (layout.published(50) / MANIFEST).write_text(changed.model_dump_json())
+    return changed
 
 
 def data_of(samples: str) -> DataIdentity:

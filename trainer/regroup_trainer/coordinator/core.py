@@ -81,6 +81,10 @@ COUNTED_SECONDS = 0.25
 """Of each pause count as time without contact. Otherwise a coordinator that is paused all the time
 would never find one that is gone.
 """
+RETURN_TO_SAVE_SECONDS = 30.0
+"""After its start, for the first worker that has the state of a job to suspend. Nobody saves it
+once the job counts as suspended, and workers may take seconds to find a new coordinator.
+"""
 REPLACED_SECONDS = 2.0
 """One that is so late may come from a process that has got a successor meanwhile."""
 
@@ -98,6 +102,8 @@ class Coordinator:
         self._timers = FormationTimers(
             adopt_until=now + desired.timeout_milliseconds / 1000, not_before=now
         )
+        self._return_until = now + RETURN_TO_SAVE_SECONDS
+        self._await_state()
         self.state.waiting = find_waiting(self._waiting_context(now))
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -190,7 +196,15 @@ class Coordinator:
         if desired.revision >= self.state.desired.revision:
             self.state.desired = desired
             self.state.account.merge(desired.seed)
+            self._await_state()
         return self._advance(now)
+
+    def _await_state(self) -> None:
+        """Do not suspend a job that has trained before one of its workers is back to save."""
+        state, timers = self.state, self._timers
+        is_back = state.current is not None or state.former.record is not None
+        if state.desired.suspend and state.last_known and not is_back:
+            timers.adopt_until = max(timers.adopt_until, self._return_until)
 
     def on_lost(self, lost: Lost, now: float) -> list[Effect]:
         """The operator reports members that are gone."""
@@ -278,7 +292,9 @@ class Coordinator:
         is_first, former = not state.members, state.former
         number, awaited = former.number, len(former.missing)
         register(state, self._numbers, hello, now)
-        is_first = is_first or state.former.number != number
+        if state.former.number != number:
+            is_first = True
+            self._timers.adopt_until = min(now, self._timers.adopt_until)  # not `_await_state`
         if state.current is None and (is_first or len(state.former.missing) < awaited):
             timeout = state.desired.timeout_milliseconds / 1000
             self._timers.note_return(now, timeout, is_first=is_first)

@@ -113,7 +113,8 @@ class Restorer:
         contents = self.memory.open()
         if isinstance(contents, str):
             return contents
-        self._require_fitting(contents.manifest)
+        # The samples of another process would be noted on the volume, which may be full.
+        require_fitting(contents.manifest, self.identity)
         saved = next((found.manifest for found in selection.candidates if found.manifest), None)
         problem = self.memory.load(state, contents)
         return problem or Choice(
