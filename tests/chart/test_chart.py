@@ -259,17 +259,44 @@ def test_monitors_are_off_unless_asked_for() -> None:
     assert objects["ServiceMonitor", "regroup"]["spec"]["endpoints"][0]["honorLabels"] is True
 
 
+def pod_monitor() -> Json:
+    """The spec of the PodMonitor."""
+    spec: Json = render("metrics.podMonitor.enabled=true")["PodMonitor", "regroup-jobs"]["spec"]
+    return spec
+
+
 def test_series_of_a_pod_cannot_name_another_namespace_or_anything_but_jobs() -> None:
-    monitor = render("metrics.podMonitor.enabled=true")["PodMonitor", "regroup-jobs"]["spec"]
+    monitor = pod_monitor()
     assert [endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]] == [
         "metrics",
         "status",
     ]
-    assert monitor["sampleLimit"] > 0
     for endpoint in monitor["podMetricsEndpoints"]:
         assert endpoint["honorLabels"] is False
-        keep = endpoint["metricRelabelings"][0]
+        keep, drop = endpoint["metricRelabelings"]
         assert (keep["action"], keep["regex"]) == ("keep", "trainingjob_.+")
+        assert drop["action"] == "labeldrop"
+        assert re.fullmatch(drop["regex"], "exported_namespace")
+
+
+def test_series_of_a_pod_cannot_name_another_job_than_its_label() -> None:
+    for endpoint in pod_monitor()["podMetricsEndpoints"]:
+        (named,) = endpoint["relabelings"]
+        assert named["sourceLabels"] == ["__meta_kubernetes_pod_label_regroup_dev_job"]
+        assert named["targetLabel"] == "trainingjob"
+        assert re.fullmatch(endpoint["metricRelabelings"][1]["regex"], "exported_trainingjob")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["bodySizeLimit", "sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"],
+)
+def test_an_answer_of_a_pod_has_a_bound(limit: str) -> None:
+    assert pod_monitor()[limit]
+
+
+def test_the_pods_of_a_tenant_do_not_use_up_the_targets_of_all() -> None:
+    assert "targetLimit" not in pod_monitor()
 
 
 def test_alerts_are_off_unless_asked_for_and_those_about_gpus_apart() -> None:

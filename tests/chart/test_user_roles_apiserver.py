@@ -103,6 +103,13 @@ def volume(**fields: Any) -> dict[str, Any]:
     return {"spec": {"volumes": [{"name": "v", **fields}]}}
 
 
+def apart(**fields: Any) -> dict[str, Any]:
+    """A template whose pods share no zone with those that the term is about."""
+    term = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}, **fields}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return {"spec": {"affinity": {"podAntiAffinity": terms}}}
+
+
 KEY_OF = {"secretKeyRef": {"name": "s", "key": "k"}}
 HOSTILE: dict[str, tuple[str, Any]] = {
     "account": ("template", {"spec": {"serviceAccountName": "cluster-admin"}}),
@@ -120,6 +127,8 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "pull secret": ("template", {"spec": {"imagePullSecrets": [{"name": "s"}]}}),
     "driver": ("template", volume(csi={"driver": "d", "nodePublishSecretRef": {"name": "s"}})),
     "node": ("template", volume(hostPath={"path": "/"})),
+    "apart from pods of all namespaces": ("template", apart(namespaceSelector={})),
+    "apart from pods of another namespace": ("template", apart(namespaces=["others"])),
     "no list": ("template", {"spec": {"containers": "x"}}),
     "no object": ("template", {"spec": {"volumes": ["x"]}}),
 }
@@ -149,6 +158,7 @@ def test_the_policy_refuses_what_a_job_may_not_do_with_its_pods(team: Namespace,
         put(SMALLEST, "template", container(env=[{"name": "A", "value": "1"}], image="x:1")),
         put(SMALLEST, "template", container(envFrom=[{"configMapRef": {"name": "c"}}])),
         put(SMALLEST, "template", volume(persistentVolumeClaim={"claimName": "data"})),
+        put(SMALLEST, "template", apart()),
     ],
 )
 def test_the_policy_admits_what_it_does_not_name(team: Namespace, spec: dict[str, Any]) -> None:

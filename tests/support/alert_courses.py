@@ -369,6 +369,24 @@ COURSES: dict[str, tuple[Course, ...]] = {
             labels={**JOB, "pod": "gpt-w0-1", "gpu": "3"},
             shown="79",
         ),
+        # A pod of somebody else says that it trains two jobs.
+        Fires(
+            14,
+            {
+                series(
+                    "DCGM_FI_DEV_XID_ERRORS", gpu="3", namespace="team", pod="gpt-w0-1"
+                ): "79x30",
+                of_job("rank_step", pod="gpt-w0-1", rank="0"): "0+1x30",
+                **{
+                    series(
+                        "trainingjob_rank_step", namespace="other", pod="liar", trainingjob=job
+                    ): "1x30"
+                    for job in ("a", "b")
+                },
+            },
+            labels={**JOB, "pod": "gpt-w0-1", "gpu": "3"},
+            shown="79",
+        ),
         # XID 43 comes of a program that was killed; the other pod belongs to no job.
         Course(
             10,

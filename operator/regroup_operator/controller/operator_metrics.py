@@ -6,6 +6,7 @@ A scrape reads the series of a job from its last status, so that they vanish wit
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ SCRAPES_AT_ONCE = 16
 """Connections to /metrics. Each has a thread."""
 SCRAPE_SECONDS = 10.0
 """The longest wait for a part of a request, or for its sender to take a part of the answer."""
+REQUEST_BYTES = 16 * 1024
+"""Of a scrape's request line and headers. What is beyond them is not read."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"])
@@ -215,7 +218,32 @@ class _Server(ThreadingWSGIServer):
         """A connection that was cut is nothing to write of."""
 
 
+class _Beginning(io.BufferedIOBase):
+    """The first bytes of what arrives. What is beyond them is never read."""
+
+    def __init__(self, whole: io.BufferedIOBase) -> None:
+        self._whole = whole
+        self._left = REQUEST_BYTES
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """A line, or what is left of it."""
+        most = self._left if size is None or size < 0 else min(size, self._left)
+        line = self._whole.readline(most)
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        self._whole.close()
+        super().close()
+
+
 class _Handler(WSGIRequestHandler):
+    def setup(self) -> None:
+        """Bound what is read: http.server takes a hundred headers of 64 KiB each."""
+        super().setup()
+        self.rfile = _Beginning(self.rfile)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Scrapes are not logged."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
 from regroup_operator.controller.operator_metrics import (
+    REQUEST_BYTES,
     SCRAPES_AT_ONCE,
     JobSeries,
     recovery_seconds,
@@ -114,3 +115,24 @@ def test_idle_connections_cost_few_threads_and_keep_no_scrape_out(port: int) -> 
 
         wait_until("few threads", few)
     wait_until("none", lambda: threading.active_count() <= threads)
+
+
+def test_headers_without_end_are_not_kept(port: int) -> None:
+    """http.server takes a hundred of them, of 64 KiB each: sixteen such requests took 640 MiB."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\nX: " + b"x" * REQUEST_BYTES)
+        assert connection.recv(12) == b"HTTP/1.0 200"
+
+
+def test_a_request_that_comes_byte_by_byte_keeps_no_scrape_out(port: int) -> None:
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(SCRAPES_AT_ONCE)]
+    for byte in b"GET /":
+        for connection in slow:
+            connection.send(bytes([byte]))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        assert answer.status == 200
+    slow[0].settimeout(10)
+    with contextlib.suppress(ConnectionError):
+        assert slow[0].recv(1) == b"", "the oldest made room"
+    for connection in slow:
+        connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -437,6 +438,26 @@ async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
         for _ in range(7):
             await reconciler.reconcile(("a", "gpt"))
     assert BURST <= len(server.events) <= BURST + 5, "some seconds may have passed"
+
+
+async def test_no_reason_of_a_coordinator_leads_an_event_to_another_name_or_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(make_document("first"))
+    reasons = ("../../victim/events/x", "a\nb", "%2e%2e", "é" * 253)
+    events = tuple(
+        JobEvent(sequence=n, time=time.time(), type="Normal", reason=reason, message="x")
+        for n, reason in enumerate(reasons)
+    )
+    view = CoordinatorView(make_coordinator_status(events=events))
+    monkeypatch.setattr(Coordinators, "view", lambda *_: view)
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    made = [event["metadata"] for event in server.events if event["reason"] in reasons]
+    assert len({one["name"] for one in made}) == len(reasons)
+    for one in made:
+        assert one["namespace"] == "a"
+        assert re.fullmatch(r"gpt\.[0-9a-f]{16}", one["name"])
 
 
 class ForgetfulServer(PlainServer):

@@ -222,6 +222,20 @@ def test_an_isolated_job_lets_in_its_own_pods_and_the_peers_of_the_settings() ->
     assert [port["port"] for port in outside["ports"]] == [8471, 8472]
 
 
+@pytest.mark.parametrize(
+    ("job", "elsewhere", "lets_in"),
+    [("gpt", False, True), ("other", False, False), ("gpt", True, False), ("other", True, False)],
+)
+def test_a_pod_of_another_job_or_namespace_is_none_of_an_isolated_jobs_own(
+    job: str, elsewhere: bool, lets_in: bool
+) -> None:
+    (peer,) = workload.network_policy(make_valid_job(), SETTINGS)["spec"]["ingress"][0]["from"]
+    other_namespaces = "namespaceSelector" in peer or "ipBlock" in peer
+    labels = peer["podSelector"]["matchLabels"].items()
+    has_its_labels = labels <= {"regroup.dev/job": job}.items()
+    assert (has_its_labels and (other_namespaces or not elsewhere)) is lets_in
+
+
 def test_a_single_worker_may_keep_its_checkpoints_in_its_pod() -> None:
     job = make_valid_job(
         replicas=1, elasticPolicy=None, checkpoint={"storage": {"emptyDir": {"sizeLimit": "1Gi"}}}

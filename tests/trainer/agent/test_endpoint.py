@@ -128,6 +128,37 @@ async def test_who_floods_the_port_with_idle_connections_keeps_nobody_out(
         writer.close()
 
 
+async def test_requests_without_the_token_hold_no_connection(endpoint: Endpoint) -> None:
+    port = int(endpoint.url.rpartition(":")[2])
+    held = []
+    for _ in range(2 * UNPROVEN_CONNECTIONS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+        async with asyncio.timeout(20):
+            assert b" 200 " in await reader.readline()
+        held.append((reader, writer))
+    async with asyncio.timeout(20):
+        for reader, _writer in held[:UNPROVEN_CONNECTIONS]:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+                assert reader.at_eof(), "it is closed"
+    assert (await endpoint.contact(BEARER))[0] == 200
+    for _reader, writer in held:
+        writer.close()
+
+
+async def test_a_token_that_is_no_text_is_a_wrong_one(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(endpoint.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /v1/coordinator HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer \xff\r\n\r\n")
+    async with asyncio.timeout(10):
+        assert b" 401 " in await reader.readline()
+    writer.close()
+    assert caplog.text == ""
+
+
 async def test_heartbeats_follow_the_coordinator(endpoint: Endpoint) -> None:
     unknown: list[bool] = []
     heartbeat = Heartbeat(

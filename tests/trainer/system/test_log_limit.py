@@ -31,3 +31,10 @@ def test_kinds_are_bounded_too() -> None:
     limit = LogLimit()
     passed = [limit.filter(record(f"made up {n}", 100.0)) for n in range(10_000)]
     assert passed.count(True) < 200
+
+
+def test_a_clock_that_goes_back_silences_no_kind() -> None:
+    limit = LogLimit()
+    for _ in range(2 * MOST_RECORDS):
+        limit.filter(record("refused %s", 10_000.0, "x"))
+    assert limit.filter(record("refused %s", 100.0, "y"))

@@ -27,7 +27,7 @@ class LogLimit(logging.Filter):
         if name not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             name = ""
         kind = self._kinds.setdefault(name, _Kind(record.created))
-        if record.created - kind.since >= PERIOD_SECONDS:
+        if not 0 <= record.created - kind.since < PERIOD_SECONDS:  # the clock may go back
             if kind.left_out:
                 record.msg = f"{record.msg} (and {kind.left_out} more of this kind, left out)"
             self._kinds[name] = kind = _Kind(record.created)
