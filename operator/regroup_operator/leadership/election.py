@@ -118,14 +118,14 @@ class Election:
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 while not await self._is_released():
-                    await asyncio.sleep(RELEASE_PAUSE_SECONDS)
+                    pass
         except (TimeoutError, ClusterError) as error:
             why = str(error) or self._problem or "no answer"
             log.warning("cannot give Lease %s back: %s", self._requests.place, why)
 
     async def _is_released(self) -> bool:
-        """Try. A renewal that was under way may have come between. Raises ClusterError where another
-        try is of no use.
+        """Try. A renewal that was under way may have come between. False: another try may succeed.
+        Raises ClusterError where none will.
         """
         try:
             async with asyncio.timeout(RELEASE_TRY_SECONDS):
@@ -134,7 +134,8 @@ class Election:
             if isinstance(error, ClusterError) and not _may_pass(error):
                 raise
             self._problem = str(error) or "no answer"
-            return False
+        await asyncio.sleep(RELEASE_PAUSE_SECONDS)
+        return False
 
     async def _give_back(self) -> bool:
         """Whether no write of this replica can make it the holder any more. One that has no answer
