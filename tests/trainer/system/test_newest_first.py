@@ -124,15 +124,14 @@ async def test_none_waits_for_ever(site: Site, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_without_a_place_for_one_more_others_wait_in_the_kernel(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(newest_first, "PAUSE_SECONDS", 0.01)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     site.connect(1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        for _ in range(20):
-            await asyncio.sleep(0.002)
+        await until("two tries", lambda: caplog.text.count("no connections are accepted") > 1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not site.served

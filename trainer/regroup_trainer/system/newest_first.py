@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -26,10 +27,11 @@ MOST_SERVED: Final = 64
 """That are taken at a time. What they send is read before the next ones are taken."""
 LONGEST_WAIT_SECONDS: Final = 10.0
 """Until a connection is closed that was never served."""
-PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS: Final = 1.0
 """Without accepting any, after this process had no place for one more."""
 _ESTABLISHED: Final = 1
 """The state of a TCP connection that neither end has closed."""
+log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
@@ -106,7 +108,8 @@ class NewestFirst:
                 peer, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
-            except OSError:  # too many files are open, or no memory is left
+            except OSError as error:  # too many files are open, or no memory is left
+                log.warning("no connections are accepted for %g s: %s", PAUSE_SECONDS, error)
                 self._pause()
                 break
             peer.setblocking(False)
