@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,9 @@ from rich.table import Table
 
 TABLE_WIDTH = 110
 RESULTS = Path(__file__).resolve().parent / "results"
+QUICK_RESULTS = Path(tempfile.gettempdir()) / "regroup-quick-results"
+"""Where a quick run writes, so that it leaves the results of others alone."""
+OUTPUT_HELP = "Folder of the results; by default bench/results, of a quick run a temporary one."
 OURS = ("regroup", "torch", "aiohttp", "pydantic")
 PEERS = ("accelerate", "lightning", "torchft-nightly", "nvidia-resiliency-ext")
 """Recorded where they are installed."""
@@ -43,9 +47,23 @@ class Goal:
     limit: float
     at_least: bool = False
     """By default a figure is to be at most the limit."""
+    times: str = ""
+    """The subject whose figure the limit is a multiple of; empty: it is the figure itself."""
 
     def __str__(self) -> str:
-        return f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
+        times = f"x {self.times}" if self.times else ""
+        return f"{'>=' if self.at_least else '<='} {self.limit:.3g}{times}"
+
+    def judged(self, value: float | None, other: float | None = None) -> str:
+        """The goal and its verdict, `open` as long as nothing can be compared. `other`: the value
+        of the subject of `times`; the multiple that was reached is shown too.
+        """
+        if value is None or (self.times and not other):
+            return f"{self}: open"
+        if not self.times or not other:
+            return f"{self}: {self.verdict([value])}"
+        reached = value / other
+        return f"{self}: {self.verdict([reached])} ({reached:.2f}x)"
 
     def verdict(self, values: Sequence[float]) -> str:
         """`met`, or `missed` where one of the runs does not reach it."""
@@ -210,6 +228,11 @@ def merged(former: Sequence[Row], anew: Sequence[Row]) -> list[Row]:
     return [*(row for row in former if (row.case, row.subject) not in measured), *anew]
 
 
+def folder_of(quick: bool) -> Path:
+    """Where results go by default."""
+    return QUICK_RESULTS if quick else RESULTS
+
+
 class Results:
     """A file of results. It is written after each run, so that an interrupted benchmark keeps what
     was measured.
@@ -254,13 +277,11 @@ def command(
         "--case", "only", help="Only this case; the results of the others stay as they are."
     )
     @click.option("--subject", "alone", help="Only this subject; as for a case.")
-    @click.option(
-        "--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results."
-    )
+    @click.option("--output", "given", type=click.Path(path_type=Path), help=OUTPUT_HELP)
     def main(
-        quick: bool, runs: int | None, only: str | None, alone: str | None, output: Path
+        quick: bool, runs: int | None, only: str | None, alone: str | None, given: Path | None
     ) -> None:
-        plan = plan_of(quick)
+        plan, output = plan_of(quick), given or folder_of(quick)
         cases, subjects = chosen("case", only, plan.cases), chosen("subject", alone, plan.subjects)
         plan = replace(plan, cases=cases, subjects=subjects, runs=runs or plan.runs)
         terminal = Console(highlight=False)

@@ -54,12 +54,15 @@ SETTINGS = (
 @click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Only these.")
 @click.option("--subject", "subjects", multiple=True, type=click.Choice(ALL), help="Only these.")
 @click.option("--quick", is_flag=True, help="One job, to see that it works.")
-@click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
-def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output: Path) -> None:
+@click.option("--output", type=click.Path(path_type=Path), help=harness.OUTPUT_HELP)
+def main(
+    cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output: Path | None
+) -> None:
     """Measure operators, one after another. Exits with 1 when the course of one ends early."""
     _enter_namespace(subjects or ALL)
     cases = ("1x8",) if quick else cases or tuple(CASES)
-    results, are_whole = harness.Results(output, NAME, quick, adds=True, place=_place), True
+    folder, are_whole = output or harness.folder_of(quick), True
+    results = harness.Results(folder, NAME, quick, adds=True, place=_place)
     for case in cases:
         for subject in subjects or ALL:
             rows, is_whole = _measured(case, subject, QUICK if quick else CASES[case])

@@ -48,6 +48,16 @@ def by_verb(found: Mapping[Write, int]) -> Counter[str]:
     return counted
 
 
+def status_writes(log: Iterable[str], resource: str) -> Counter[str]:
+    """Those of each object's status, by its name."""
+    found: Counter[str] = Counter()
+    for event in map(json.loads, log):
+        write = _write(event)
+        if write is not None and write.resource == f"{resource}/status":
+            found[event["objectRef"]["name"]] += 1
+    return found
+
+
 def by_controllers(found: Mapping[Write, int]) -> int:
     """How many came from the controllers of Kubernetes."""
     return sum(count for write, count in found.items() if write.who.endswith("-controller"))

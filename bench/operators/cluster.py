@@ -129,6 +129,12 @@ class SimulatedCluster:
             log.seek(begin)
             return audit.writes(log)
 
+    def status_writes_since(self, begin: int, resource: str) -> Counter[str]:
+        """Those of the status of each object, by its name."""
+        with self.audit_log.open() as log:
+            log.seek(begin)
+            return audit.status_writes(log, resource)
+
     def controllers_pid(self) -> int:
         """Of Kubernetes' controller manager."""
         return self.server.pid("kube-controller-manager")

@@ -97,6 +97,7 @@ class Loss:
     """Of a worker's pod."""
 
     pod: Json
+    job: str
     moment: float
     made: Mapping[str, float]
     """The pods of its job, with when each was made. The replacement is added."""
@@ -217,8 +218,9 @@ class Course:
         """Of any worker."""
         name = self._random.choice(sorted(filter(self._is_worker, self._seen.pods)))
         pod = self._seen.pods[name]
-        made = self._seen.made[pod["metadata"]["labels"][self._subject.label]]
-        loss = Loss(pod, time.monotonic(), made, frozenset(made))
+        job = pod["metadata"]["labels"][self._subject.label]
+        made = self._seen.made[job]
+        loss = Loss(pod, job, time.monotonic(), made, frozenset(made))
         await self._client.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
         return loss
 
@@ -256,10 +258,9 @@ class Course:
         self._found["sync_replacement_seconds"] = loss.moment + loss.took() - begun
         await until(has_synced, PATIENCE_SECONDS, every=0.2)
         self._found["sync_seconds"] = time.monotonic() - begun
+        written = self._cluster.status_writes_since(before, "trainingjobs")
+        self._found["sync_status_writes_per_job"] = most_writes(written, jobs, loss.job)
         await asyncio.sleep(AFTER_SYNC_SECONDS)
-        written = self._cluster.writes_since(before)
-        status = sum(n for write, n in written.items() if write.resource.endswith("jobs/status"))
-        self._found["sync_status_writes_per_job"] = status / jobs
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
         self._found["sync_status_losses"] = len(unsaid)
@@ -300,6 +301,12 @@ def quantile(values: Sequence[float], share: float) -> float:
     """The value that so large a share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def most_writes(written: Mapping[str, int], jobs: int, apart: str) -> float | None:
+    """Of one job, without the one that lost a worker; None where that is the only one."""
+    others = [count for job, count in written.items() if job != apart]
+    return max(others, default=0) if jobs > 1 else None
 
 
 def un_says(former: Json, job: Json) -> bool:

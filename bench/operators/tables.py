@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -17,10 +17,10 @@ def tables(found: Sequence[Row], cases: Sequence[str]) -> Iterator[Table]:
         some = (row for row in found if row.case in cases)
         rows = [row for row in some if row.subject.endswith(STOCK) == is_stock]
         if rows:
-            yield _table(title, rows, cases)
+            yield _table(title, rows, cases, has_goals=not is_stock)
 
 
-def _table(title: str, rows: Sequence[Row], cases: Sequence[str]) -> Table:
+def _table(title: str, rows: Sequence[Row], cases: Sequence[str], *, has_goals: bool) -> Table:
     subjects = list(dict.fromkeys(row.subject for row in rows))
     figures = {(row.case, row.subject, row.metric): row.median for row in rows}
     drawn = Table(title=f"operator, {title}")
@@ -28,13 +28,19 @@ def _table(title: str, rows: Sequence[Row], cases: Sequence[str]) -> Table:
         drawn.add_column(column, no_wrap=True)
     for subject in subjects:
         drawn.add_column(subject, justify="right", no_wrap=True)
-    drawn.add_column("goal of regroup")
+    if has_goals:
+        drawn.add_column("goal of regroup")
     for case in cases:
         for metric, unit in UNITS.items():
-            values = [figures.get((case, subject, metric)) for subject in subjects]
-            if any(value is not None for value in values):
-                shown = ("-" if value is None else f"{value:.3g}" for value in values)
-                goals = "\n".join(goal.judged(figures, case) for goal in goals_of(metric, case))
-                drawn.add_row(case, metric, unit, *shown, goals)
+            of = {subject: figures.get((case, subject, metric)) for subject in subjects}
+            if any(value is not None for value in of.values()):
+                shown = ("-" if value is None else f"{value:.3g}" for value in of.values())
+                goals = (_goals(metric, case, of),) if has_goals else ()
+                drawn.add_row(case, metric, unit, *shown, *goals)
         drawn.add_section()
     return drawn
+
+
+def _goals(metric: str, case: str, of: Mapping[str, float | None]) -> str:
+    goals = goals_of(metric, case)
+    return "\n".join(goal.judged(of.get("regroup"), of.get(goal.times)) for goal in goals)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench import harness
 from bench.harness import Goal, Plan, collect, command, rows, table
 
 UNITS = {"down_seconds": "s", "lost_steps": "steps"}
@@ -92,6 +93,36 @@ def test_nothing_is_added_to_the_figures_of_a_quick_run(tmp_path: Path) -> None:
     CliRunner().invoke(command(plan_of, measure), [*run, "--case", "a"])
     rows = json.loads((tmp_path / "example.json").read_text())["rows"]
     assert {row["case"] for row in rows} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "other", "expected"),
+    [
+        (Goal(1.3, times="floor"), 13.0, 10.0, "<= 1.3x floor: met (1.30x)"),
+        (Goal(1.3, times="floor"), 14.0, 10.0, "<= 1.3x floor: missed (1.40x)"),
+        (Goal(1.3, times="floor"), 14.0, None, "<= 1.3x floor: open"),
+        (Goal(0), 0.0, None, "<= 0: met"),
+        (Goal(0), None, None, "<= 0: open"),
+    ],
+)
+def test_a_goal_may_be_a_multiple_of_what_another_subject_has(
+    goal: Goal, value: float | None, other: float | None, expected: str
+) -> None:
+    assert goal.judged(value, other) == expected
+
+
+def test_a_quick_run_leaves_the_results_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(harness, "QUICK_RESULTS", tmp_path / "quick")
+    for quick in ([], ["--quick"]):
+        CliRunner().invoke(command(plan_of, measure), quick)
+    found = {path: json.loads(path.read_text())["quick"] for path in tmp_path.glob("*/*")}
+    assert found == {
+        tmp_path / "results/example.json": False,
+        tmp_path / "quick/example.json": True,
+    }
 
 
 @pytest.mark.parametrize(

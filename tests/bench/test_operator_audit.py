@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.operators.audit import CONTROLLERS, Write, by_controllers, by_verb, writes
+from bench.operators.audit import CONTROLLERS, Write, by_controllers, by_verb, status_writes, writes
 
 
 def event(user: str, verb: str, resource: str = "pods", **more: Any) -> str:
@@ -42,3 +42,15 @@ def test_writes_are_counted_by_verb_and_apart_for_the_controllers() -> None:
     }
     assert by_verb(found) == {"create": 10, "patch": 2}
     assert by_controllers(found) == 1
+
+
+def test_the_writes_of_a_status_are_counted_by_job() -> None:
+    status = {"subresource": "status"}
+    log = [
+        event("operator", "patch", "trainingjobs", **status, name="a"),
+        event("operator", "patch", "trainingjobs", **status, name="b"),
+        event("operator", "patch", "trainingjobs", **status, name="b"),
+        event("operator", "patch", "trainingjobs", name="a"),
+        event("kwok", "patch", "trainingjobs", **status, name="a"),
+    ]
+    assert status_writes(log, "trainingjobs") == {"a": 1, "b": 2}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.operators.course import quantile, un_says
+from bench.operators.course import most_writes, quantile, un_says
 from bench.operators.floor import _as_posted
 
 
@@ -59,3 +59,9 @@ def test_a_status_that_loses_what_it_has_said_is_noticed(
     change: dict[str, Any], expected: bool
 ) -> None:
     assert un_says({"status": SAID}, {"status": {**SAID, **change}}) is expected
+
+
+def test_status_writes_after_a_restart_are_those_of_the_worst_job_that_lost_no_worker() -> None:
+    assert most_writes({"a": 4, "b": 1, "c": 2}, jobs=3, apart="a") == 2
+    assert most_writes({"a": 4}, jobs=3, apart="a") == 0
+    assert most_writes({"a": 4}, jobs=1, apart="a") is None

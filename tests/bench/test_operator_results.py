@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench import harness
 from bench.operators import __main__ as operators
 from bench.operators.course import Outcome, Size
 
@@ -77,3 +78,15 @@ def test_a_quick_run_keeps_nothing_of_others(tmp_path: Path, course: Course) -> 
     run(tmp_path, "--case", "100x8", "--subject", "floor")
     assert run(tmp_path, "--quick", "--subject", "floor") == 0
     assert written(tmp_path) == {("1x8", "floor"): 1.0}
+
+
+def test_a_quick_run_leaves_the_results_alone_unless_it_is_told_where_to_write(
+    tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "QUICK_RESULTS", tmp_path / "quick")
+    run(tmp_path, "--case", "100x8", "--subject", "floor")
+    course.seconds = 2.0
+    assert CliRunner().invoke(operators.main, ["--quick", "--subject", "floor"]).exit_code == 0
+    assert written(tmp_path) == {("100x8", "floor"): 1.0}
+    assert written(tmp_path / "quick") == {("1x8", "floor"): 2.0}

@@ -26,6 +26,10 @@ TARGETS = [
     for target in panel["targets"]
 ]
 
+AGGREGATION = re.compile(r"\b(?:sum|max|min|count|avg|topk|bottomk)(?: by \((?P<by>[^)]*)\))? ?\(")
+FEW = {"namespace", "phase", "reason", "cause", "restored_from", "le", "use", "op", "kind", "mode"}
+"""Labels of which there are few values, however many workers and jobs there are."""
+
 
 def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     place = panel["gridPos"]
@@ -67,6 +71,47 @@ def test_queries_use_no_variable_but_those_of_the_dashboard(board: dict[str, Any
     known = {one["name"] for one in board["templating"]["list"]} | {"__rate_interval", "__range"}
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert {name for query in queries for name in re.findall(r"\$\{?(\w+)", query)} <= known
+
+
+def outermost(expression: str, at: int) -> re.Match[str] | None:
+    """The outermost aggregation around a place in a query."""
+    for found in AGGREGATION.finditer(expression, 0, at):
+        depth = 1
+        for character in expression[found.end() : at]:
+            depth += {"(": 1, ")": -1}.get(character, 0)
+            if not depth:
+                break
+        else:
+            return found
+    return None
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_bounded"),
+    [
+        ("max(a{})", True),
+        ("max by (pod) (a{})", False),
+        ("topk(10, max by (rank) (a{}))", True),
+        ("max(b{}) + rate(a{}[1m])", False),
+        ("rate(a{}[1m])", False),
+    ],
+)
+def test_what_makes_a_query_bounded(expression: str, is_bounded: bool) -> None:
+    found = outermost(expression, expression.index("a{"))
+    assert (found is not None and set(re.findall(r"\w+", found["by"] or "")) <= FEW) == is_bounded
+
+
+@pytest.mark.parametrize(("name", "expression"), TARGETS)
+def test_no_answer_grows_with_the_workers_ranks_or_jobs(name: str, expression: str) -> None:
+    """Each of ten thousand workers exposes series. What a panel draws of them is one series for
+    each value of a few labels, or a fixed number.
+    """
+    if name == "operator":
+        return  # its series are those of the replicas
+    for series in re.finditer(r"trainingjob_\w+\{", expression):
+        found = outermost(expression, series.start())
+        assert found, f"{series[0]} is not aggregated"
+        assert set(re.findall(r"\w+", found["by"] or "")) <= FEW, found[0]
 
 
 @pytest.mark.parametrize(("name", "expression"), TARGETS)

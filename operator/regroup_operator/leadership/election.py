@@ -27,7 +27,11 @@ ASK_SECONDS = 0.5
 """Between a standby's questions: it acts so soon after the leader has given the Lease back."""
 REQUEST_SECONDS = 5.0
 """Of one request for the Lease. Another try follows."""
-RELEASE_SECONDS = 3.0
+RELEASE_SECONDS = 8.0
+"""To give the Lease back: less than a pod has to end, and than the Lease takes to expire."""
+RELEASE_TRY_SECONDS = 3.0
+"""Of that, for one try. A connection may be broken."""
+RELEASE_PAUSE_SECONDS = 0.1
 EXIT_CODE = 3
 """Of a process that has lost the Lease."""
 
@@ -68,6 +72,10 @@ class Election:
         self._end = end
         self._clock = clock
         self._problem = ""
+        self._unanswered: str | None = None
+        """The version of the Lease that a write was to change, which has no answer; empty: it was
+        to make the Lease. None: there is no such write.
+        """
         self._gauge = leads.labels(name=requests.place.rpartition("/")[2])
         self._gauge.set(0)
         self.has_read = asyncio.Event()
@@ -105,24 +113,41 @@ class Election:
         """
         self._state = self._state.retired()
         self._gauge.set(0)
+        if self._state.lease is None and self._unanswered is None:
+            return  # it has not even asked
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 while not await self._is_released():
                     pass
         except (TimeoutError, ClusterError) as error:
-            log.warning("cannot give Lease %s back: %s", self._requests.place, error)
+            why = str(error) or self._problem or "no answer"
+            log.warning("cannot give Lease %s back: %s", self._requests.place, why)
 
     async def _is_released(self) -> bool:
-        """Try. A renewal that was under way may have come between."""
+        """Try. A renewal that was under way may have come between. False: another try may succeed.
+        Raises ClusterError where none will.
+        """
+        try:
+            async with asyncio.timeout(RELEASE_TRY_SECONDS):
+                return await self._give_back()
+        except (TimeoutError, ClusterError) as error:
+            if isinstance(error, ClusterError) and not _may_pass(error):
+                raise
+            self._problem = str(error) or "no answer"
+        await asyncio.sleep(RELEASE_PAUSE_SECONDS)
+        return False
+
+    async def _give_back(self) -> bool:
+        """Whether no write of this replica can make it the holder any more. One that has no answer
+        may still arrive: it is refused once the Lease has changed.
+        """
         lease = await self._requests.read()
-        if lease is None or lease.holder != self._state.identity:
+        holds = lease is not None and lease.holder == self._state.identity
+        if not holds and self._unanswered != (lease.version if lease is not None else ""):
             return True
         self._state = self._state.seen(lease, self._clock())
-        try:
-            spec = {**self._state.spec(datetime.now(UTC)), "holderIdentity": ""}
-            await self._requests.write(lease, spec)
-        except ConflictError:
-            return False
+        spec = {**self._state.spec(datetime.now(UTC)), "holderIdentity": ""}
+        await self._requests.write(lease, spec)
         return True
 
     async def _take_turn(self) -> None:
@@ -140,8 +165,10 @@ class Election:
             self.has_read.set()
         sent_at = self._clock()
         if self._state.may_write(sent_at):
-            spec = self._state.spec(datetime.now(UTC))
-            written = await self._in_time(self._requests.write(self._state.lease, spec))
+            lease, spec = self._state.lease, self._state.spec(datetime.now(UTC))
+            self._unanswered = lease.version if lease is not None else ""
+            written = await self._in_time(self._requests.write(lease, spec))
+            self._unanswered = None
             self._state = self._state.wrote(written, sent_at)
 
     async def _in_time(self, request: Awaitable[T]) -> T:
@@ -164,3 +191,8 @@ class Election:
         if lease is not None and lease.holder not in ("", self._state.identity):
             return f"{lease.holder} holds Lease {place}"
         return f"Lease {place} was not renewed for {ACT_SECONDS:g} s: {self._problem or 'paused'}"
+
+
+def _may_pass(error: ClusterError) -> bool:
+    """Whether another try may succeed."""
+    return error.may_pass or isinstance(error, ConflictError)

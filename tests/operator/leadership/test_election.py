@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from regroup_operator.errors import ClusterError
+from regroup_operator.errors import ClusterError, ConflictError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.leadership import election
 from regroup_operator.leadership.candidacy import ACT_SECONDS, LEASE_SECONDS, Lease
@@ -162,6 +162,80 @@ async def test_a_standby_gives_nothing_back(api: FakeClusterApi, replica: Replic
     await hold(api, "b")
     await replica.election.release()
     assert spec(api)["holderIdentity"] == "b"
+
+
+@pytest.mark.parametrize("status", [0, 429, 500])
+async def test_a_request_that_fails_does_not_keep_the_lease_from_being_given_back(
+    api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    await replica.election.win()
+    write, failures = LeaseRequests.write, iter(range(2))
+
+    async def fail_at_first(*arguments: Any) -> Lease:
+        if next(failures, None) is not None:
+            raise ClusterError("PATCH", "/lease", status, "not now")
+        return await write(*arguments)
+
+    monkeypatch.setattr(LeaseRequests, "write", fail_at_first)
+    await replica.election.release()
+    assert spec(api)["holderIdentity"] == ""
+
+
+async def test_a_request_without_an_answer_does_not_keep_the_lease_from_being_given_back(
+    api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "RELEASE_TRY_SECONDS", 0.2)
+    await replica.election.win()
+    read, hangs = LeaseRequests.read, iter([True])
+
+    async def hang_at_first(requests: LeaseRequests) -> Lease | None:
+        if next(hangs, False):
+            await asyncio.Event().wait()
+        return await read(requests)
+
+    monkeypatch.setattr(LeaseRequests, "read", hang_at_first)
+    await replica.election.release()
+    assert spec(api)["holderIdentity"] == ""
+
+
+async def test_a_lease_that_cannot_be_given_back_holds_nobody_up(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: Any) -> NoReturn:
+        raise ClusterError("GET", "/lease", 403, "not yours")
+
+    await replica.election.win()
+    monkeypatch.setattr(LeaseRequests, "read", refuse)
+    await replica.election.release()
+    assert f"cannot give Lease {PLACE} back: GET /lease: 403 not yours" in caplog.text
+
+
+@pytest.mark.parametrize("holder", [None, "", "b"])
+async def test_a_write_that_arrives_after_the_end_of_a_standby_does_not_make_it_the_holder(
+    api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch, holder: str | None
+) -> None:
+    """It takes the Lease that an ending leader has given back, and ends itself."""
+    if holder is not None:
+        await hold(api, holder)
+    write, late = LeaseRequests.write, list[tuple[Any, ...]]()
+
+    async def delay(*arguments: Any) -> NoReturn:
+        late.append(arguments)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseRequests, "write", delay)
+        winning = asyncio.create_task(replica.election.win())
+        await replica.election.has_read.wait()
+        replica.now += LEASE_SECONDS
+        await until(lambda: bool(late))
+        winning.cancel()
+        await asyncio.gather(winning, return_exceptions=True)
+    await replica.election.release()
+    with pytest.raises(ConflictError):
+        await write(*late[0])
+    assert spec(api)["holderIdentity"] == ""
 
 
 async def test_a_deleted_lease_is_made_again_by_its_holder(

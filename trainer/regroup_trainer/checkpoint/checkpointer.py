@@ -26,8 +26,8 @@ from regroup_trainer.protocol.rank_messages import (
     VolumeProblem,
 )
 from regroup_trainer.step.agreement import broadcast_from_rank0, until_all
+from regroup_trainer.step.phase_clock import PhaseClock
 from regroup_trainer.step.state import TrainState
-from regroup_trainer.system.phase_clock import PhaseClock
 
 _MOMENT_SECONDS = 0.02
 _REPORT_SECONDS = 1.0

@@ -36,11 +36,11 @@ from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_aft
 from regroup_trainer.recovery.volume_access import where_data_lies
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
 from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
+from regroup_trainer.step.phase_clock import PhaseClock
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
 from regroup_trainer.system.backoff import retry_seconds
-from regroup_trainer.system.phase_clock import PhaseClock
 
 _BUSY_SECONDS = 1.0
 """Between reports of what a rank is busy with."""

@@ -17,6 +17,8 @@ from typing import Any
 
 from aiohttp import web
 
+from regroup_trainer.system.newest_first import NewestFirst, bound_sockets
+
 HEADER_SECONDS = 10.0
 """For the first request of a connection to arrive. A busy node is slow, too."""
 IDLE_SECONDS = 120.0
@@ -29,11 +31,6 @@ SPARE_CONNECTIONS = 32
 OPEN_FILES = 65_536
 """More than an operator needs for all its coordinators, a coordinator for all its agents, and a
 rank for all others.
-"""
-
-BACKLOG = 4096
-"""Connections that wait to be accepted: of all agents of a large job, whose coordinator has started
-again. The kernel allows as many by default.
 """
 
 
@@ -52,13 +49,13 @@ class Listening:
     """A server that listens until `cleanup`."""
 
     _runner: web.AppRunner
-    _listener: asyncio.Server
+    _listener: NewestFirst
     _connections: Connections
 
     @property
     def addresses(self) -> list[Any]:
         """Where it listens: host, port, and more for IPv6."""
-        return [listening.getsockname() for listening in self._listener.sockets]
+        return self._listener.addresses
 
     async def cleanup(self) -> None:
         """Serve no more."""
@@ -80,6 +77,7 @@ class Connections:
         """WebSockets. Their messages are not seen here."""
         self._handed_over: set[asyncio.BaseTransport] = set()
         """Those that aiohttp has let go."""
+        self._accepted: NewestFirst | None = None
         self.refused = 0
         """Connections that were closed because there were too many."""
 
@@ -95,12 +93,16 @@ class Connections:
     async def listen(self, runner: web.AppRunner, address: str | None, port: int) -> Listening:
         """Set up a runner and serve its application. Raises OSError."""
         await runner.setup()
-        make, loop = runner.server, asyncio.get_running_loop()
+        make = runner.server
         assert make is not None, "the runner is set up"
-        listener = await loop.create_server(
-            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=BACKLOG
-        )
+        sockets = await bound_sockets(address, port)
+        listener = NewestFirst(sockets, lambda: _Counted(self, make()), self._limit)
+        self._accepted = listener
         return Listening(runner, listener, self)
+
+    def waits_since(self) -> float | None:
+        """Since when the oldest connection waits to be served (monotonic); None: none does."""
+        return self._accepted.waits_since() if self._accepted is not None else None
 
     def open(self, transport: asyncio.BaseTransport) -> None:
         """A connection was accepted. One is closed if there are too many: the oldest that has not

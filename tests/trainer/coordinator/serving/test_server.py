@@ -43,6 +43,7 @@ from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Busy, Progress
+from regroup_trainer.system import newest_first
 from regroup_trainer.system.log_limit import MOST_RECORDS
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import (
@@ -187,6 +188,27 @@ async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
     count = len(ticks)
     await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > count + 20)
     assert ticks[-1] - ticks[count] < 20 * SELDOM / 2
+
+
+async def test_nobody_is_blamed_for_heartbeats_whose_connection_is_not_served_yet(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[float] = []
+    tick = setup.core.tick
+
+    def noted(now: float, read_until: float) -> list[Effect]:
+        known.append(read_until)
+        return tick(now, read_until)
+
+    monkeypatch.setattr(setup.core, "tick", noted)
+    monkeypatch.setattr(newest_first, "MOST_SERVED", 0)
+    host, port = setup.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    begun = time.monotonic()
+    await asyncio.to_thread(wait_until, "ticks", lambda: len(known) > 20)
+    assert known[-1] < begun + 1 and known[-1] == known[-10]
+    writer.close()
+    await asyncio.to_thread(wait_until, "the peer to give up", lambda: known[-1] != known[-10])
 
 
 async def test_an_unknown_message_closes_the_connection(setup: Setup) -> None:

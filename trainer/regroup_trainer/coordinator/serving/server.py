@@ -240,13 +240,14 @@ class Server:
 
     async def _read_before_a_loss(self) -> float:
         """Until when all heartbeats that have arrived are known. Before a member is lost by its
-        time without contact, what this loop was too busy to read is read.
+        time without contact, what this loop was too busy to read is read. A connection that is not
+        served yet may be that of any member.
         """
         now, state = time.monotonic(), self._core.state
         if state.members.expired(state.desired, now):
             for _ in range(ROUNDS_OF_A_READ):
                 await asyncio.sleep(0)
-        return now
+        return min(now, self.connections.waits_since() or now)
 
     @web.middleware
     async def _authenticate(
