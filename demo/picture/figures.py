@@ -19,8 +19,10 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
     one = latest(series)
     field = resolve(panel, one.name)
     value = one.present[-1]
-    named = panel["options"].get("textMode") == "name"
+    mode = panel["options"].get("textMode")
+    named = mode == "name"
     figure, suffix = (one.name, "") if named else shown(value, field.unit, field.decimals)
+    name = f"<p>{escape(one.name)}</p>" if mode == "value_and_name" else ""
     spark = panel["options"].get("graphMode") == "area"
     room = height * (0.62 if spark else 1)
     size = min(
@@ -30,7 +32,7 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
     body = (
         '<div class="stat" '
         f'style="height:{room:.0f}px;color:{color};font-size:{size:.0f}px">{escape(figure)}'
-        f'<small style="font-size:{size * 0.6:.0f}px">{escape(suffix)}</small></div>'
+        f'<small style="font-size:{size * 0.6:.0f}px">{escape(suffix)}</small>{name}</div>'
     )
     return body + (sparkline(one, color, width, height - room) if spark else "")
 

@@ -35,6 +35,13 @@ def test_the_page_shows_phase_loss_and_recoveries(run: Source) -> None:
     assert height > 1000
 
 
+def test_a_rate_is_shown_with_what_it_counts(run: Source) -> None:
+    drawn, _ = page(build(), run)
+    figure = drawn.partition("<h2>Throughput</h2>")[2].partition("</section>")[0]
+    assert re.search(r">3\d\.\d<", figure)
+    assert ">tokens/s<" in figure
+
+
 def test_a_lost_rank_0_is_a_gap_in_the_loss_not_a_line_across_it(run: Source) -> None:
     drawn, _ = page(build(), run)
     loss = re.search(r"<h2>Loss</h2><svg.*?</svg>", drawn)
