@@ -73,7 +73,7 @@ _WHY = {
     "spec.template, or use less)",
 }
 """Rule -> why such a pod ended, whatever it wrote last."""
-_PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
+_PROGRESS = re.compile(r'(?:\S+ ){0,3}(?:DEBUG|INFO)\b|\{"time": "\S*", "level": "(?:DEBUG|INFO)"')
 """A line of a log that reports no failure. The kubelet takes a container's last lines for its
 message when it wrote none.
 """

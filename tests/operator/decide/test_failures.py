@@ -27,6 +27,7 @@ FAILED = RankExit(
 )
 OF_AGENT = termination_message(FAILED)
 PROGRESS = "2026-01-01 10:00:00,123 INFO generation 1.13: ranks [1] of 3"
+JSON_PROGRESS = '{"time": "2026-01-01T10:00:00.123+00:00", "level": "INFO", "message": "ranks"}'
 """The end of a worker's log, which the kubelet shows where the worker left no message."""
 
 
@@ -130,7 +131,9 @@ def test_what_the_runtime_says_of_a_container_that_never_ran_is_named_with_what_
     assert "the container runtime reports StartError (check " in describe(pod, classify(pod))
 
 
-@pytest.mark.parametrize("text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n"])
+@pytest.mark.parametrize(
+    "text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n", JSON_PROGRESS]
+)
 def test_a_line_of_progress_is_no_reason(text: str) -> None:
     pod = make_pod(1, exit_message=text)
     assert describe(pod, classify(pod)).endswith(
