@@ -60,7 +60,7 @@ def test_every_board_is_drawn_from_the_real_run(real_run: Source) -> None:
 def test_recoveries_are_shown_that_a_former_operator_counted(real_run: Source) -> None:
     (table,) = [panel for panel in build()["panels"] if panel["title"] == "Recoveries"]
     source = dataclasses.replace(real_run, variables=pictures.VARIABLES["job"])
-    assert {row["cause"] for row in source.rows(table)} == {"application", "infrastructure"}
+    assert {"application", "infrastructure"} <= {row["cause"] for row in source.rows(table)}
 
 
 def test_counts_have_whole_ticks_and_memory_round_ones() -> None:
