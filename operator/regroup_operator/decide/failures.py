@@ -145,8 +145,19 @@ def _why(pod: Pod) -> str:
     if failure is not None:
         text = str(failure.get("message") or f"exit code {failure.get('exitCode')}")
     lines = [line.strip() for line in text.splitlines()]
-    shown = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
+    last = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
+    shown = _said(last)
     return printable(f"rank {failure['rank']}: {shown}" if failure and shown else shown)
+
+
+def _said(line: str) -> str:
+    """What a line of a log says. Ours may be JSON, whose message counts."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    said = found.get("message") if isinstance(found, dict) and "level" in found else None
+    return said if isinstance(said, str) else line
 
 
 def _rank_failure(pod: Pod) -> dict[str, object] | None:

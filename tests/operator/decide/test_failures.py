@@ -143,6 +143,14 @@ def test_a_line_of_progress_is_no_reason(text: str) -> None:
     assert describe(pod, classify(pod)).endswith("(program failed): ValueError: no data")
 
 
+def test_the_reason_in_a_log_of_json_is_its_message() -> None:
+    line = {"time": "x", "level": "ERROR", "message": "the coordinator cannot start: no token"}
+    pod = make_pod(1, exit_message=f"{json.dumps(line)}\n{JSON_PROGRESS}\n")
+    assert describe(pod, classify(pod)).endswith("failed): the coordinator cannot start: no token")
+    pod = make_pod(1, exit_message='{"level": "ERROR", "message": 7}')
+    assert describe(pod, classify(pod)).endswith('failed): {"level": "ERROR", "message": 7}')
+
+
 def test_the_message_of_an_agent_is_read_as_rank_and_last_line() -> None:
     pod = make_pod(1, exit_message=OF_AGENT)
     assert describe(pod, classify(pod)).endswith("(program failed): rank 1: ValueError: no data")
