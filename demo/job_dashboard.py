@@ -33,6 +33,7 @@ from demo.panels import (
     variable,
 )
 
+RATE_TEXT = "Tokens that all ranks train on per second, or samples where each has one loss."
 FIGURES = (
     Figure(
         "Progress",
@@ -51,12 +52,14 @@ FIGURES = (
         steps=((None, "text"),),
     ),
     Figure(
-        "Tokens/s",
-        "Tokens trained on per second by all ranks.",
-        queries.newest("tokens_per_second"),
+        "Throughput",
+        RATE_TEXT,
+        queries.RATE,
         "short",
         decimals=1,
         steps=((None, "text"),),
+        legend="{{unit}}",
+        named=True,
     ),
     Figure(
         "World size",
@@ -110,12 +113,13 @@ CHARTS = (
     (
         Chart(
             "Throughput",
-            "Tokens trained on per second by all ranks.",
-            (Series(queries.newest("tokens_per_second"), "tokens/s", "green"),),
+            RATE_TEXT,
+            (Series(queries.RATE, "{{unit}}"),),
             "short",
             minimum=0,
             fill=15,
             calcs=("lastNotNull", "mean"),
+            colors=(("tokens/s", "green"), ("samples/s", "green")),
         ),
         Place(12, 9, 12, 8),
     ),

@@ -136,6 +136,8 @@ class Figure:
     steps: tuple[tuple[float | None, str], ...] = ((None, "green"),)
     spark: bool = False
     legend: str = ""
+    named: bool = False
+    """Whether the legend is shown beside the number."""
 
 
 def figure_panel(figure: Figure, place: Place) -> stat.Panel:
@@ -150,6 +152,8 @@ def figure_panel(figure: Figure, place: Place) -> stat.Panel:
         common.BigValueGraphMode.AREA if figure.spark else common.BigValueGraphMode.NONE
     )
     panel.color_mode(common.BigValueColorMode.VALUE)
+    if figure.named:
+        panel.text_mode(common.BigValueTextMode.VALUE_AND_NAME)
     return panel if figure.decimals is None else panel.decimals(figure.decimals)
 
 

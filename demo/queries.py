@@ -60,6 +60,11 @@ PROGRESS = f"{newest('step')} / {newest('target_steps')}"
 RESTARTS = (
     f'sum(max by (cause) (trainingjob_restarts_total{{{JOB}, cause!="resize"}})) or vector(0)'
 )
+RATE = " or ".join(
+    f'label_replace({newest(f"{counted}_per_second")}, "unit", "{counted}/s", "", "")'
+    for counted in ("tokens", "samples")
+)
+"""A job counts one of them, and the label `unit` says which."""
 SECONDS = newest("time_seconds_total", "phase")
 PRODUCTIVE = f'max(trainingjob_time_seconds_total{{{JOB}, phase="step"}})'
 LOST_SECONDS = newest("lost_work_seconds_total")

@@ -12,6 +12,8 @@ from demo.picture.fields import resolve
 from demo.picture.units import shown, text
 
 LARGEST = 50
+NAME_HEIGHT = 20
+"""Of the line above a figure that names it."""
 
 
 def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: float) -> str:
@@ -19,10 +21,12 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
     one = latest(series)
     field = resolve(panel, one.name)
     value = one.present[-1]
-    named = panel["options"].get("textMode") == "name"
+    mode = panel["options"].get("textMode")
+    named = mode == "name"
     figure, suffix = (one.name, "") if named else shown(value, field.unit, field.decimals)
+    name = f'<p class="name">{escape(one.name)}</p>' if mode == "value_and_name" else ""
     spark = panel["options"].get("graphMode") == "area"
-    room = height * (0.62 if spark else 1)
+    room = height * (0.62 if spark else 1) - NAME_HEIGHT * bool(name)
     size = min(
         LARGEST, room * 0.62, (width - 24) / (width_of(figure, 1) + 0.6 * width_of(suffix, 1))
     )
@@ -32,7 +36,7 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
         f'style="height:{room:.0f}px;color:{color};font-size:{size:.0f}px">{escape(figure)}'
         f'<small style="font-size:{size * 0.6:.0f}px">{escape(suffix)}</small></div>'
     )
-    return body + (sparkline(one, color, width, height - room) if spark else "")
+    return name + body + (sparkline(one, color, width, height - room) if spark else "")
 
 
 def latest(series: Sequence[Series]) -> Series:

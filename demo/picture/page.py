@@ -48,6 +48,7 @@ svg { display: block; font-family: inherit; }
     letter-spacing: -0.01em;
         padding-bottom: 8px; }
 .stat small { font-weight: 500; align-self: center; white-space: pre; padding-top: 0.3em; }
+.name { margin: 0; text-align: center; font-size: 14px; line-height: 20px; }
 .legend { padding: 4px 10px 0; display: flex; flex-wrap: wrap; column-gap: 14px; font-size: 12px;
     line-height: 18px;
           white-space: nowrap; }

@@ -118,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         "Nothing.",
         strikes.stop_rank,
         Expected(
-            "TrainingJobRankSilent",
+            "TrainingJobRankUnresponsive",
             "All GPUs wait for one rank, for longer than a step or a save should take.",
             words=("gpt-demo trains, but", "no step for", "trainingjob debug", "Heals: "),
             afterwards=("gpt-demo trains", "hang", "no progress", "rank {rank}"),

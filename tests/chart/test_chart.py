@@ -362,6 +362,13 @@ def test_the_coordinators_of_large_jobs_get_more_unless_all_are_to_get_the_same(
     assert read.coordinator_resources == Settings.model_fields["coordinator_resources"].default
 
 
+def test_logs_are_json_where_it_is_asked_for() -> None:
+    (container,) = operator_of(render('logFormat="json"'))["containers"]
+    given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+    assert (Settings.read(given).log_format, given["REGROUP_LOG_FORMAT"]) == ("json", "json")
+    assert "LOG_FORMAT" not in str(operator_of(render("logFormat=null"))), "of a former chart"
+
+
 def test_traces_are_sent_only_where_there_is_an_endpoint() -> None:
     def variables(*settings: str) -> dict[str, str]:
         (container,) = operator_of(render(*settings))["containers"]

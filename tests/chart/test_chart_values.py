@@ -81,6 +81,7 @@ CHANGES = {
     "dashboards.grafanaOperator.enabled": Change(True, "kind: GrafanaDashboard"),
     "dashboards.grafanaOperator.instanceLabels": Change(MAP, '"team":"blue"', given=GRAFANA),
     "logLevel": Change("DEBUG", "LOG_LEVEL, value: DEBUG"),
+    "logFormat": Change("json", "LOG_FORMAT, value: json"),
     "resources.requests": Change({"cpu": "3"}, 'cpu: "3"'),
     "resources.limits": Change({"cpu": "3"}, 'cpu: "3"'),
     "podAnnotations": Change(MAP, TEXT),

@@ -62,7 +62,7 @@ COURSES: dict[str, tuple[Course, ...]] = {
         ),
         Course(40, {**phase("Suspended"), of_job("step", pod="w0"): "100x90"}),
     ),
-    "TrainingJobRankSilent": (
+    "TrainingJobRankUnresponsive": (
         Fires(
             30,
             {

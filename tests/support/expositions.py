@@ -62,7 +62,9 @@ def agent() -> str:
     one = {"generation": NUMBER, "rank": 0, "step": 20}
     saved = {"path": "p", "size_bytes": 7, "seconds": 2.0, "blocking_seconds": 0.5, "time": 99.0}
     measured = {"compute_seconds": 0.1, "collective_seconds": {"gradients": 0.1, "commit": 0.01}}
-    metrics.note(Progress.model_validate({**one, "time": 0.0, "loss": 2.0, "mfu": 0.4, **measured}))
+    trained = {**one, "time": 0.0, "loss": 2.0, "tokens": 640, "mfu": 0.4, **measured}
+    for counts_samples in (False, True):  # a job does one of them
+        metrics.note(Progress.model_validate({**trained, "counts_samples": counts_samples}))
     metrics.note(Evaluated.model_validate({**one, "loss": 1.25}))
     metrics.note(CheckpointSaved.model_validate({**one, **saved}))
     metrics.note(CheckpointFailed.model_validate({**one, "stage": "write", "error": "disk full"}))

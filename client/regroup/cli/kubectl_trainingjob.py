@@ -14,6 +14,7 @@ import click
 
 from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
+from regroup.cli.checkpoint_verbs import export, list_checkpoints, verify
 from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
 from regroup.cli.debug_verb import debug
@@ -92,6 +93,8 @@ for verb in (
     restart, checkpoint, bundle, simulate_failure, doctor, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)
+for verb in (list_checkpoints, verify, export):
+    checkpoint.add_command(verb)
 
 
 def main() -> None:

@@ -38,9 +38,17 @@ class VerbGroup(Verb, click.Group):
     """A verb with verbs of its own."""
 
 
-@click.group("checkpoint", cls=VerbGroup, examples=("kubectl trainingjob checkpoint now gpt",))
+@click.group(
+    "checkpoint",
+    cls=VerbGroup,
+    examples=(
+        "kubectl trainingjob checkpoint now gpt",
+        "kubectl trainingjob checkpoint list gpt",
+        "kubectl trainingjob checkpoint export gpt --out gpt.safetensors",
+    ),
+)
 def checkpoint() -> None:
-    """Save a checkpoint of a job now."""
+    """Save a checkpoint; list, verify, export them."""
 
 
 @checkpoint.command(

@@ -18,7 +18,11 @@ from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 SECONDS = 3.0
 """What one job may take. One that takes longer is shown by its status."""
 AT_ONCE = 16
-_SERIES = re.compile(r"^trainingjob_(step|loss|tokens_per_second)\{[^}]*\} (\S+)$", re.MULTILINE)
+_RATES = ("tokens_per_second", "samples_per_second")
+"""A job has one of them."""
+_SERIES = re.compile(
+    rf"^trainingjob_(step|loss|{'|'.join(_RATES)})\{{[^}}]*\}} (\S+)$", re.MULTILINE
+)
 
 
 class PortReader(Protocol):
@@ -50,11 +54,10 @@ def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
         step = int(values["step"])
     except (ClusterError, ValueError, OverflowError, KeyError):
         return None
-    rate = "samples_per_second" if job.status.progress.samples_per_second else "tokens_per_second"
     changes = {
         "step": max(0, step),
         "loss": _finite(values.get("loss")),
-        rate: _finite(values.get("tokens_per_second")),
+        **{rate: _finite(values.get(rate)) for rate in _RATES},
         "updated_time": format_time(now),
     }
     progress = job.status.progress.model_copy(update=changes)

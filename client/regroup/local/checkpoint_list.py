@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -12,6 +13,10 @@ from regroup_operator.api.status import CheckpointStatus
 MODULE = "regroup_trainer.checkpoint"
 CHECKPOINTS = "checkpoints"
 """In a job's folder."""
+EXPORT_COMMAND = ("export", "--out", "-")
+"""Words behind the module: the weights as one file of safetensors, on standard output."""
+EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
+"""What that command writes to standard error at last: the step, and the checksum of the file."""
 
 
 class SavedCheckpoint(BaseModel):

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 
-from regroup.diagnosis.short_pods import running_pods
+from regroup.diagnosis.job_reader import checkpoint_reader, running_reader, series_reader
+from regroup.diagnosis.reader_pod import LIFE_SECONDS, UnreadableJobError, with_step
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
-from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_channels import CommandStream
 from regroup.kubernetes.pod_logs import Follower, choose, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
 from regroup.local.checkpoint_list import (
+    EXPORT_COMMAND,
     MODULE,
     SavedCheckpoint,
     directory_of,
@@ -29,18 +28,14 @@ from regroup.local.checkpoint_list import (
 )
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
-from regroup.training_client.reader_pod import LIFE_SECONDS, reader_of, series_reader_of
 from regroup.training_client.weight_stream import Ending, WeightStream
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import SERIES_PATH, SeriesPoint
 
-NOT_FOUND, FORBIDDEN = 404, 403
 RESTS = ("Suspended", "Succeeded", "Failed")
 """Phases of a job that has no coordinator, and may have left its series on the volume."""
-START_SECONDS = 300.0
-"""For the pod that reads checkpoints to be placed, to pull its image and to mount the volume."""
 READ_SECONDS = 30.0
 """What a pod may take to answer."""
 log = logging.getLogger("regroup")
@@ -89,12 +84,10 @@ class KubernetesJob(Job):
         return points_of(text)
 
     def _kept_series(self) -> str:
-        document = self.api.job(self.namespace, self.name)
-        pods, now = self.api.pods(self.namespace, self.name), datetime.now(UTC)
-        reader = series_reader_of(document, pods, secrets.token_hex(4), now)
-        self._require_claim(reader.claim)
-        with running_pods(self.api, self.namespace, [reader.body], START_SECONDS) as (pod,):
-            done = self.api.run_in_pod(self.namespace, pod, reader.command, READ_SECONDS)
+        with _readable():
+            reader = series_reader(self.api, self.namespace, self.name)
+            with running_reader(self.api, self.namespace, self.name, reader) as pod:
+                done = self.api.run_in_pod(self.namespace, pod, reader.command, READ_SECONDS)
         if done.exit_code:
             raise TrainingClientError(
                 f"metrics: job {self.name} has left none on claim "
@@ -131,29 +124,16 @@ class KubernetesJob(Job):
     @contextmanager
     def _weights(self, step: int | None) -> Iterator[WeightStream]:
         """From a pod of the moment that has the claim mounted, and nobody else's rights."""
-        document = self.api.job(self.namespace, self.name)
-        pods, now = self.api.pods(self.namespace, self.name), datetime.now(UTC)
-        reader = reader_of(document, pods, step, secrets.token_hex(4), now)
-        self._require_claim(reader.claim)
-        bodies = [reader.body]
-        with (
-            running_pods(self.api, self.namespace, bodies, START_SECONDS) as (pod,),
-            self.api.stream_from_pod(self.namespace, pod, reader.command, LIFE_SECONDS) as stream,
-        ):
-            yield WeightStream(f"pod {pod.name}", stream.chunks(), partial(_ending, stream))
-
-    def _require_claim(self, name: str) -> None:
-        """Raises TrainingClientError for one that is gone; without the right to look, it waits."""
-        try:
-            self.api.claim(self.namespace, name)
-        except ClusterError as error:
-            if error.status == NOT_FOUND:
-                raise TrainingClientError(
-                    f"claim {name} of job {self.name} is gone, and with it the checkpoints: "
-                    "restore it from a backup"
-                ) from None
-            if error.status != FORBIDDEN:
-                raise
+        words = with_step(EXPORT_COMMAND, step)
+        with _readable():
+            reader = checkpoint_reader(self.api, self.namespace, self.name, words)
+            with (
+                running_reader(self.api, self.namespace, self.name, reader) as pod,
+                self.api.stream_from_pod(
+                    self.namespace, pod, reader.command, LIFE_SECONDS
+                ) as stream,
+            ):
+                yield WeightStream(f"pod {pod.name}", stream.chunks(), partial(_ending, stream))
 
     def delete(self) -> None:
         """Its pods, and the ConfigMap with its code, go with it."""
@@ -179,6 +159,15 @@ class KubernetesJob(Job):
         found = [p for p in self._pods() if p.role == role and p.phase == "Running"]
         living = [pod for pod in found if not pod.deleting]
         return max(living, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises what has no checkpoints to be read as a TrainingClientError."""
+    try:
+        yield
+    except UnreadableJobError as error:
+        raise TrainingClientError(str(error)) from None
 
 
 def _ending(stream: CommandStream) -> Ending:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from regroup.local.checkpoint_list import EXPORT_END
 from regroup.training_client.client_errors import TrainingClientError
 from regroup_trainer.protocol.exit_codes import KILLED
 from regroup_trainer.protocol.message import printable, shorten
@@ -26,7 +26,6 @@ ITEM_BYTES = {
 _MOST_HEADER_BYTES = 2**24
 _MOST_WEIGHTS = 2**17
 _MOST_DIMENSIONS = 32
-_CHECKSUM = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
 _MOST_SHOWN = 500
 """Characters of what a program says."""
 
@@ -124,7 +123,7 @@ class _Content:
         """Raises TrainingClientError where more follows, or the checksum differs."""
         if self._rest or any(self._stream.chunks):
             raise self.unreadable("more follows than its header says")
-        found = _CHECKSUM.findall(self._require_success().stderr)
+        found = EXPORT_END.findall(self._require_success().stderr)
         if not found or found[-1][1] != self._checksum.hexdigest():
             raise self.unreadable("its checksum differs")
 

@@ -63,6 +63,9 @@ class Settings(BaseModel):
     """
     log_level: str = "INFO"
     """Level of Python's logging."""
+    log_format: Annotated[str, Field(pattern=r"^(text|json)$")] = "text"
+    """How coordinators and workers write their logs. The operator's own follows REGROUP_LOG_FORMAT.
+    """
 
     @field_validator("trainer_image", "coordinator_image")
     @classmethod

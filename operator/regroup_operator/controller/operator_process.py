@@ -17,8 +17,11 @@ from regroup_operator.controller.handlers import Operator, register, serve_healt
 from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.controller.operator_metrics import serve_metrics
 from regroup_operator.controller.operator_traces import OperatorTraces
+from regroup_operator.controller.reconcile import round_subject
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
+from regroup_trainer.protocol.environment import LOG_FORMAT
+from regroup_trainer.system.log_lines import log_to_stderr
 from regroup_trainer.system.otlp_settings import exporter_of
 from regroup_trainer.system.server_connections import raise_open_files
 
@@ -74,9 +77,8 @@ def main() -> int:
     """Run until SIGTERM. Returns the exit code."""
     try:
         settings = Settings.read(os.environ)
-        logging.basicConfig(
-            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        lines = log_to_stderr(os.environ.get(LOG_FORMAT), settings.log_level, with_logger=True)
+        lines.subject = round_subject.get
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         raise_open_files()

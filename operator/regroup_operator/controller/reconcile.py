@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -69,6 +70,7 @@ from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name, user_image
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from regroup_trainer.system.log_lines import NO_SUBJECT, Subject
 
 UNASKED_SECONDS = 5.0
 """How long a job that may train waits for the first answer of its coordinator, or for its absence,
@@ -100,6 +102,8 @@ _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make 
 _EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 
 log = logging.getLogger(__name__)
+round_subject: ContextVar[Subject] = ContextVar("round_subject", default=NO_SUBJECT)
+"""What the round is about in which a line is logged."""
 
 
 class Reconciler:
@@ -150,6 +154,7 @@ class Reconciler:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
         ClusterError. An unexpected error is shown in the status, and raised.
         """
+        round_subject.set(Subject(*key))
         try:
             document = await self._memory.jobs.get(key)
         except UnreadableError as error:
@@ -168,6 +173,7 @@ class Reconciler:
 
     async def _round(self, key: Key, document: Object) -> float | None:
         job = self._read(key, document)
+        round_subject.set(Subject(*key, job.status.rendezvous_generation or ""))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         known = self._known_pods(job)

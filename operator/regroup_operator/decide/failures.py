@@ -73,7 +73,7 @@ _WHY = {
     "spec.template, or use less)",
 }
 """Rule -> why such a pod ended, whatever it wrote last."""
-_PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
+_PROGRESS = re.compile(r'(?:\S+ ){0,3}(?:DEBUG|INFO)\b|\{"time": "\S*", "level": "(?:DEBUG|INFO)"')
 """A line of a log that reports no failure. The kubelet takes a container's last lines for its
 message when it wrote none.
 """
@@ -145,8 +145,19 @@ def _why(pod: Pod) -> str:
     if failure is not None:
         text = str(failure.get("message") or f"exit code {failure.get('exitCode')}")
     lines = [line.strip() for line in text.splitlines()]
-    shown = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
+    last = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
+    shown = _said(last)
     return printable(f"rank {failure['rank']}: {shown}" if failure and shown else shown)
+
+
+def _said(line: str) -> str:
+    """What a line of a log says. Ours may be JSON, whose message counts."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    said = found.get("message") if isinstance(found, dict) and "level" in found else None
+    return said if isinstance(said, str) else line
 
 
 def _rank_failure(pod: Pod) -> dict[str, object] | None:

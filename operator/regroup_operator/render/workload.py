@@ -40,6 +40,7 @@ from regroup_trainer.protocol.environment import (
     AGENT_METRICS_PORT,
     COORDINATOR_PORT,
     DIRECTORY_VARIABLE,
+    LOG_FORMAT,
     TOKEN_FILE,
     AgentEnvironment,
     CoordinatorEnvironment,
@@ -237,6 +238,7 @@ def coordinator_pod(
         of("desired"): wanted.to_json(protocol_of(job)),
         of("kept_file"): _KEPT_FILE,
         **_tracing(job, settings),
+        **_logging(settings),
     }
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
     container = {
@@ -279,6 +281,11 @@ def _tracing(job: Job, settings: Settings) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": settings.otlp_endpoint, uid: job.uid}
 
 
+def _logging(settings: Settings) -> dict[str, str]:
+    """How the pods of a job write their logs; empty: as they do by themselves."""
+    return {} if settings.log_format == "text" else {LOG_FORMAT: settings.log_format}
+
+
 def worker_pod(
     job: Job, settings: Settings, place: tuple[int, int], address: str, excluded: Iterable[str]
 ) -> Object:
@@ -292,6 +299,7 @@ def worker_pod(
         of("job"): job.name,
         of("index"): str(place[0]),
         DIRECTORY_VARIABLE: directory(job),
+        **_logging(settings),
     }
     fields = {
         of("namespace"): "metadata.namespace",

@@ -51,7 +51,9 @@ finally:
     assert int(count) < 350
 
 
-@pytest.mark.parametrize("name", [*trainingjob.commands, "checkpoint now"])
+@pytest.mark.parametrize(
+    "name", [*trainingjob.commands, *(f"checkpoint {verb}" for verb in checkpoint.commands)]
+)
 def test_help_has_examples_and_fits_eighty_columns(name: str) -> None:
     shown = run(*name.split(), "--help").output
     assert f"kubectl trainingjob {name}" in shown.partition("Examples:")[2]
@@ -76,9 +78,10 @@ def test_every_example_is_a_command_line_that_is_taken(
 
 
 def test_every_example_of_a_verb_of_a_verb_is_taken() -> None:
-    for _, given, *words in examples(checkpoint.commands["now"]):
-        assert given == "now"
-        checkpoint.commands["now"].make_context(given, words)
+    for name, command in checkpoint.commands.items():
+        for _, given, *words in examples(command):
+            assert given == name
+            command.make_context(given, words)
 
 
 def test_the_summaries_of_all_verbs_are_whole() -> None:
@@ -88,8 +91,9 @@ def test_the_summaries_of_all_verbs_are_whole() -> None:
 def test_the_page_lists_every_verb() -> None:
     section = PAGE.partition("| verb | what it does |")[2].partition("Each verb has")[0]
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(
-        trainingjob.commands
+    assert {name for row in rows for name in re.findall(r"`([\w -]+)`", row)} == (
+        trainingjob.commands.keys() - {"checkpoint"}
+        | {f"checkpoint {verb}" for verb in checkpoint.commands}
     )
 
 
@@ -106,7 +110,12 @@ def test_every_verb_that_shows_an_object_has_an_output_for_programs() -> None:
     assert without == {
         "logs", "ui", "checkpoint", "bundle", "simulate-failure", "validate", "completion",
     }  # fmt: skip
-    assert any(one.name == "output" for one in checkpoint.commands["now"].params)
+    with_output = {
+        name
+        for name, command in checkpoint.commands.items()
+        if any(one.name == "output" for one in command.params)
+    }
+    assert with_output == {"now", "list"}
 
 
 def test_without_the_extra_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

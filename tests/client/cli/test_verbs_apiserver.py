@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -28,7 +29,9 @@ from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
-from tests.support.played_kubelet import SUCCESS, Played, played_node
+from tests.support.operator_process import make_claim
+from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
+from tests.support.reader_pods import readers, running_readers
 from tests.support.specs import SMALLEST, VALID_JOB
 from tests.support.waiting import wait_until
 
@@ -483,6 +486,103 @@ def test_a_rank_is_killed_in_its_pod_after_a_yes(server: ApiServer, gpt: Namespa
         assert "no pod of gpt is known to run rank 7 (of 3)" in good(run(gpt, *command, "7"), 1)
 
 
+# --- checkpoints ----------------------------------------------------------------------------------
+
+WEIGHTS = b"weights" * 9000
+LISTED = [
+    {"step": 120, "path": "/v/step-120", "sizeBytes": 5, "resumable": True, "problem": ""},
+    {"step": 80, "path": "/v/step-80", "sizeBytes": 5, "resumable": False, "problem": ""},
+    {"step": 40, "path": "/v/step-40", "resumable": False, "problem": "model.bin is missing"},
+]
+
+
+def play_checkpoints(_pod: str, words: Sequence[str]) -> Played:
+    """What the trainer's command does in a pod."""
+    if "list" in words:
+        return json.dumps(LISTED), "", SUCCESS
+    if words[-1] == "7":
+        return "", "Error: --step 7: not there: choose one of 120", exit_status(1)
+    if "verify" in words:
+        text = "step 120: whole (5 B)\nstep 40: damaged: \x1b[31m\n"
+        return text, "a job passes damaged ones over", exit_status(1)
+    checksum = hashlib.blake2b(WEIGHTS).hexdigest() if "120" in words else "0" * 128
+    return WEIGHTS, f"verified x\nstep 120 blake2b {checksum}\n", SUCCESS
+
+
+@pytest.fixture
+def resting(server: ApiServer, gpt: Namespace) -> Iterator[Namespace]:
+    """A suspended job with checkpoints on a claim, whose readers run."""
+    make_claim(gpt)
+    images = {"trainer": "trainer:1", "coordinator": "operator:1"}
+    saved = {"lastStep": 120, "path": "/v/team/gpt-0/checkpoints/step-120", "sizeBytes": 5}
+    status = running_status(phase="Suspended", lastImages=images, checkpoint=saved)
+    assert gpt.write_status(status).status == 200
+    node = f"node-{gpt.name}"
+    with played_node(server, node, play_checkpoints), running_readers(gpt, node):
+        yield gpt
+
+
+def test_checkpoints_are_listed_by_a_worker_or_else_by_a_pod_of_the_moment(
+    resting: Namespace,
+) -> None:
+    newest = good(run(resting, "checkpoint", "list", "gpt"))
+    assert "No worker of gpt runs, so this is the newest alone." in newest
+    assert newest.splitlines()[-1].split() == ["120", "5", "B", "whole"]
+    lines = good(run(resting, "checkpoint", "list", "gpt", "--yes")).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "STEP SIZE STATE",
+        "120 5 B whole",
+        "80 5 B of an abandoned generation",
+        "40 - damaged: model.bin is missing",
+    ]
+    assert readers(resting) == []
+    make_pod(resting, "gpt-w0-1", node=f"node-{resting.name}", phase="Running")
+    listed = json.loads(good(run(resting, "checkpoint", "list", "gpt", "-o", "json")))
+    assert [one["step"] for one in listed] == [120, 80, 40]
+
+
+def test_checkpoints_are_verified_after_a_yes(resting: Namespace) -> None:
+    command = ("checkpoint", "verify", "gpt")
+    refused = " ".join(good(run(resting, *command, stdin="n\n"), 1).split())
+    assert "This makes pod gpt-reader-" in refused
+    assert "with claim shared mounted read-only, and deletes it afterwards." in refused
+    text = good(run(resting, *command, "--yes"), 1)
+    assert "step 120: whole (5 B)\nstep 40: damaged: " in text
+    assert "\x1b" not in text, "the volume's files do not write on the terminal"
+    assert "a job passes damaged ones over" in text
+    assert readers(resting) == []
+
+
+def test_weights_are_exported_to_a_file_whose_checksum_is_compared(
+    resting: Namespace, tmp_path: Path
+) -> None:
+    out = tmp_path / "gpt.safetensors"
+    command = ("checkpoint", "export", "gpt", "--yes", "--out", str(out))
+    assert "what has come is not what was sent: try again" in good(run(resting, *command), 1)
+    assert "--step 7: not there: choose one of 120" in good(
+        run(resting, *command, "--step", "7"), 1
+    )
+    assert list(tmp_path.iterdir()) == []
+    text = good(run(resting, *command, "--step", "120"))
+    assert text == f"step 120 written to {out}: 61.5 KiB\n"
+    assert out.read_bytes() == WEIGHTS
+    assert "is there: choose another" in good(run(resting, *command), 2)
+    nowhere = str(tmp_path / "no" / "x")
+    text = good(run(resting, "checkpoint", "export", "gpt", "-y", "--out", nowhere), 1)
+    assert f"Error: --out {nowhere} cannot be written (No such file or directory)" in text
+    assert readers(resting) == []
+
+
+def test_a_job_whose_claim_is_gone_is_one_sentence(gpt: Namespace) -> None:
+    status = running_status(images={"trainer": "x", "coordinator": "y"})
+    assert gpt.write_status(status).status == 200
+    text = good(run(gpt, "checkpoint", "verify", "gpt", "--yes"), 1)
+    assert text == (
+        "Error: claim shared of job gpt is gone, and with it the checkpoints: restore it from a "
+        "backup\n"
+    )
+
+
 # --- connections and rights -----------------------------------------------------------------------
 
 
@@ -503,11 +603,11 @@ def test_an_administrator_can_ask_as_somebody_else(gpt: Namespace) -> None:
     assert good(run(gpt, "--as", "edith", "get"), 1) == text
 
 
-NEEDS = re.findall(r"^\| (`[\w-]+`(?:, `\w+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
+NEEDS = re.findall(r"^\| (`[\w -]+`(?:, `[\w ]+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
 RIGHTS = {
     verb: re.findall(r"`(\w+) ([\w/]+)`", needs)
     for names, needs in NEEDS
-    for verb in re.findall(r"`([\w-]+)`", names)
+    for verb in re.findall(r"`([\w -]+)`", names)
 }
 """Verb -> what it needs, as the page says."""
 CALLS = {
@@ -524,7 +624,7 @@ CALLS = {
     "submit": ("submit", "mine", "--model", "gpt:1m"),
     "scale": ("scale", "gpt", "--replicas", "3"),
     "suspend": ("suspend", "gpt"),
-    "checkpoint": ("checkpoint", "now", "gpt", "--no-wait"),
+    "checkpoint now": ("checkpoint", "now", "gpt", "--no-wait"),
     "restart": ("restart", "gpt", "--from-checkpoint", "--no-wait", "--yes"),
     "resume": ("resume", "gpt"),
 }

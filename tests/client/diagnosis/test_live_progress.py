@@ -44,9 +44,8 @@ def test_the_worker_with_rank_0_says_how_far_the_job_is() -> None:
 
 
 def test_a_job_that_counts_samples_has_a_live_rate_of_samples() -> None:
-    ports = PlayedPorts(METRICS.replace("NaN", "48.5"))
-    status = running_status(progress={"step": 120, "samplesPerSecond": 50.0})
-    (job,), _live = with_live_progress(ports, [job_record(status)], NOW)
+    ports = PlayedPorts(METRICS.replace("tokens", "samples").replace("NaN", "48.5"))
+    (job,), _live = with_live_progress(ports, [job_record(running_status())], NOW)
     progress = job.status.progress
     assert (progress.samples_per_second, progress.tokens_per_second) == (48.5, None)
 

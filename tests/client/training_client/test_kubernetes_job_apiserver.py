@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,9 @@ from regroup.kubernetes.cluster_api import ClusterApi
 from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import running_status
 from tests.support.kube_api import Api, Json, Namespace, install_definition
-from tests.support.operator_process import Kubelets, make_claim
+from tests.support.operator_process import make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
+from tests.support.reader_pods import readers, running_readers
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 SECONDS = 60.0
@@ -302,10 +302,18 @@ def test_checkpoints_are_listed_by_a_worker_or_else_by_the_status(
 
 
 @pytest.fixture
-def saved(team: Namespace, gpt: Job) -> Iterator[Job]:
+def ran(team: Namespace) -> Iterator[list[Json]]:
+    """The pods that read for a moment, which get a node and run."""
+    with running_readers(team, "n1") as ran:
+        yield ran
+
+
+@pytest.fixture
+def saved(team: Namespace, gpt: Job, ran: list[Json]) -> Job:
     """A job of the image of the installation with a checkpoint, in a restricted namespace with a
-    claim; its reader is given a node, and runs.
+    claim.
     """
+    assert ran == []
     label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     path = f"/api/v1/namespaces/{team.name}"
     team.api.request("PATCH", path, label, "application/merge-patch+json")
@@ -313,53 +321,29 @@ def saved(team: Namespace, gpt: Job) -> Iterator[Job]:
     images = {"trainer": "trainer:1", "coordinator": "operator:1"}
     newest = {"lastStep": 120, "path": SAVED["path"]}
     team.write_status(running_status(phase="Suspended", lastImages=images, checkpoint=newest))
-    kubelets, ends = Kubelets(team), threading.Event()
-
-    def run_readers() -> None:
-        while not ends.wait(0.1):
-            for pod in readers(team):
-                if not pod["spec"].get("nodeName"):
-                    READERS.append(pod)
-                    kubelets.run(pod["metadata"]["name"], "n1")
-
-    READERS.clear()
-    thread = threading.Thread(target=run_readers)
-    thread.start()
-    yield gpt
-    ends.set()
-    thread.join()
+    return gpt
 
 
-READERS: list[Json] = []
-"""Those that got a node."""
-
-
-def readers(team: Namespace) -> list[Json]:
-    return [pod for pod in team.api.list_all(team.core("pods")) if "-reader-" in name_of(pod)]
-
-
-def name_of(pod: Json) -> str:
-    return str(pod["metadata"]["name"])
-
-
-def test_weights_come_from_a_pod_of_the_moment(team: Namespace, saved: Job) -> None:
+def test_weights_come_from_a_pod_of_the_moment(
+    team: Namespace, saved: Job, ran: list[Json]
+) -> None:
     weights = saved.load_state_dict()
     assert weights.keys() == WEIGHTS.keys()
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
     assert weights["b"].dtype == torch.bfloat16
     plain = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "x", "image": "x"}]}}
     assert "restricted" in team.api.request("POST", team.core("pods"), plain).message
-    (reader,) = READERS
+    (reader,) = ran
     assert reader["metadata"]["ownerReferences"][0]["uid"] == team.read()["metadata"]["uid"]
     assert "regroup.dev/job" not in reader["metadata"]["labels"]
     assert readers(team) == []
 
 
 def test_metrics_of_a_job_that_rests_come_from_a_pod_of_the_moment(
-    team: Namespace, saved: Job, monkeypatch: pytest.MonkeyPatch
+    team: Namespace, saved: Job, ran: list[Json], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert saved.metrics() == list(SERIES.points)
-    assert len(READERS) == 1
+    assert len(ran) == 1
     assert readers(team) == []
     monkeypatch.setitem(KEPT, "series", False)
     with pytest.raises(TrainingClientError, match="has left none on claim shared: FileNotFound"):
@@ -372,14 +356,16 @@ async def test_weights_come_without_blocking_an_event_loop(saved: Job) -> None:
     assert torch.equal(weights["a.weight"], WEIGHTS["a.weight"])
 
 
-def test_weights_that_are_refused_leave_no_pod(team: Namespace, saved: Job) -> None:
+def test_weights_that_are_refused_leave_no_pod(
+    team: Namespace, saved: Job, ran: list[Json]
+) -> None:
     with pytest.raises(
         TrainingClientError, match=r"--step 7: not in /v: choose one of 120 \(in pod"
     ):
         saved.load_state_dict(7)
     with pytest.raises(TrainingClientError, match="have 52 bytes, and at most 51 are allowed"):
         saved.load_state_dict(max_bytes=51)
-    assert len(READERS) == 2
+    assert len(ran) == 2
     assert readers(team) == []
 
 
@@ -413,7 +399,7 @@ def test_a_reader_that_does_not_start_is_named_and_deleted(
     with pytest.raises(TrainingClientError, match="claim shared of job gpt is gone"):
         gpt.load_state_dict()
     make_claim(team)
-    monkeypatch.setattr("regroup.training_client.kubernetes_job.START_SECONDS", 0.0)
+    monkeypatch.setattr("regroup.diagnosis.job_reader.START_SECONDS", 0.0)
     with pytest.raises(
         ClusterError, match=r"gpt-reader-\w+ does not run: Pending: nothing says why"
     ):

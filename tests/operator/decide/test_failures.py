@@ -27,6 +27,7 @@ FAILED = RankExit(
 )
 OF_AGENT = termination_message(FAILED)
 PROGRESS = "2026-01-01 10:00:00,123 INFO generation 1.13: ranks [1] of 3"
+JSON_PROGRESS = '{"time": "2026-01-01T10:00:00.123+00:00", "level": "INFO", "message": "ranks"}'
 """The end of a worker's log, which the kubelet shows where the worker left no message."""
 
 
@@ -130,7 +131,9 @@ def test_what_the_runtime_says_of_a_container_that_never_ran_is_named_with_what_
     assert "the container runtime reports StartError (check " in describe(pod, classify(pod))
 
 
-@pytest.mark.parametrize("text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n"])
+@pytest.mark.parametrize(
+    "text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n", JSON_PROGRESS]
+)
 def test_a_line_of_progress_is_no_reason(text: str) -> None:
     pod = make_pod(1, exit_message=text)
     assert describe(pod, classify(pod)).endswith(
@@ -138,6 +141,14 @@ def test_a_line_of_progress_is_no_reason(text: str) -> None:
     )
     pod = make_pod(1, exit_message=f"ValueError: no data\n{text}")
     assert describe(pod, classify(pod)).endswith("(program failed): ValueError: no data")
+
+
+def test_the_reason_in_a_log_of_json_is_its_message() -> None:
+    line = {"time": "x", "level": "ERROR", "message": "the coordinator cannot start: no token"}
+    pod = make_pod(1, exit_message=f"{json.dumps(line)}\n{JSON_PROGRESS}\n")
+    assert describe(pod, classify(pod)).endswith("failed): the coordinator cannot start: no token")
+    pod = make_pod(1, exit_message='{"level": "ERROR", "message": 7}')
+    assert describe(pod, classify(pod)).endswith('failed): {"level": "ERROR", "message": 7}')
 
 
 def test_the_message_of_an_agent_is_read_as_rank_and_last_line() -> None:

@@ -65,6 +65,23 @@ def test_a_coordinator_learns_where_traces_go_only_where_there_is_such_a_place()
     assert traced.keys() - variables("").keys() == more
 
 
+def test_the_pods_of_a_job_write_their_logs_as_the_operator_is_set() -> None:
+    job, wanted = make_valid_job(), workload.desired(make_valid_job(), Ledger())
+    settings = SETTINGS.model_copy(update={"log_format": "json"})
+    for pod, as_before in (
+        (
+            workload.coordinator_pod(job, settings, wanted, 3, ()),
+            workload.coordinator_pod(job, SETTINGS, wanted, 3, ()),
+        ),
+        (
+            workload.worker_pod(job, settings, (0, 1), "198.18.0.1", ()),
+            workload.worker_pod(job, SETTINGS, (0, 1), "198.18.0.1", ()),
+        ),
+    ):
+        variables, former = (values_of(one["spec"]["containers"][0]) for one in (pod, as_before))
+        assert variables == {**former, "REGROUP_LOG_FORMAT": "json"}
+
+
 def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
     job = make_valid_job()
     wanted = workload.desired(job, Ledger())

@@ -94,6 +94,18 @@ def test_counters_do_not_fall_when_steps_are_repeated() -> None:
     assert found["trainingjob_rank_data_wait_seconds_total"].value == 1.75
 
 
+def test_a_rate_is_of_tokens_or_of_samples_and_never_of_both() -> None:
+    language, images, script = make_metrics(0), make_metrics(0), make_metrics(0)
+    language.note(progress(10, tokens_per_second=50.0))
+    images.note(progress(10, tokens_per_second=7.0, counts_samples=True))
+    script.note(progress(10, tokens=0, counts_samples=True))
+    tokens, samples = "trainingjob_tokens_per_second", "trainingjob_samples_per_second"
+    assert (series(language)[tokens].value, series(images)[samples].value) == (50, 7)
+    assert samples not in series(language)
+    assert tokens not in series(images)
+    assert not {tokens, samples} & set(series(script)), "it counts neither"
+
+
 def test_skipped_steps_are_counted_over_generations() -> None:
     metrics = make_metrics(0)
     metrics.note(progress(10, skipped=2))

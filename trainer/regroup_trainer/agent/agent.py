@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -64,7 +63,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
 )
 from regroup_trainer.protocol.desired import CoordinatorContact
-from regroup_trainer.protocol.environment import AgentEnvironment, read_token
+from regroup_trainer.protocol.environment import LOG_FORMAT, AgentEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import (
     KILLED,
     TEMPLATE_LOST,
@@ -84,6 +83,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotTaken,
 )
 from regroup_trainer.system.child_process import bytes_written
+from regroup_trainer.system.log_lines import LineFormatter, Subject, log_to_stderr
 from regroup_trainer.system.process_signals import ignore_signals
 from regroup_trainer.system.server_connections import raise_open_files
 
@@ -149,6 +149,12 @@ class Agent:
         """Held while ranks are asked for their stacks: each has one file for them."""
         self._releasing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    def subject(self) -> Subject:
+        """What its log is about now."""
+        record = self._state.record
+        number = str(record.number) if record else ""
+        return Subject(self._environment.namespace, self._environment.job, number)
 
     async def run(self) -> int:
         """Run until the coordinator, a signal or a failure ends this member."""
@@ -583,9 +589,7 @@ async def _let_save(pids: Sequence[int], until: float) -> None:
 
 def run_worker() -> int:
     """The process of an agent, from the REGROUP_* variables to its exit code."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    lines = log_to_stderr(os.environ.get(LOG_FORMAT))
     raise_open_files()  # of the ranks, too: the store has a connection of each of them
     try:
         environment = AgentEnvironment.read(dict(os.environ))
@@ -593,11 +597,13 @@ def run_worker() -> int:
     except ConfigurationError as error:
         log.error("the agent cannot start: %s", error)
         return WRONG_USAGE
-    return asyncio.run(_run(environment, token))
+    return asyncio.run(_run(environment, token, lines))
 
 
-async def _run(environment: AgentEnvironment, token: str) -> int:
+async def _run(environment: AgentEnvironment, token: str, lines: LineFormatter) -> int:
     try:
-        return await Agent(environment, token).run()
+        agent = Agent(environment, token)
+        lines.subject = agent.subject
+        return await agent.run()
     finally:
         ignore_signals(signal.SIGTERM, signal.SIGCHLD)

@@ -54,7 +54,8 @@ _GAUGES = {
     "evaluation_loss": "Loss per token on the held-out part in nats",
     "gradient_norm": "Global gradient norm before clipping",
     "learning_rate": "Learning rate of the last step",
-    "tokens_per_second": "Tokens per second, lately; samples where each has one loss",
+    "tokens_per_second": "Tokens per second, lately; absent where samples are counted",
+    "samples_per_second": "Samples per second, lately, where the loss is one per sample",
     "mfu_ratio": ("Floating-point operations of the model per second over the peak of the GPUs"),
     "checkpoint_last_step": "Step of the newest checkpoint",
     "checkpoint_last_success_timestamp_seconds": (
@@ -276,7 +277,7 @@ class _JobSeries:
         text = "Steps whose update was left out, since loss or gradients were not finite"
         self._skipped = Counter("trainingjob_nonfinite_steps", text, _JOB, registry=registry)
         self._skipped_seen = 0
-        text = "Tokens trained on, repeated ones not counted twice"
+        text = "Tokens trained on, or samples, repeated ones not counted twice"
         self._tokens = Counter("trainingjob_tokens", text, _JOB, registry=registry)
         self._tokens_seen = 0
         text = "Time of a checkpoint: while training stood still for it, and in all"
@@ -312,7 +313,9 @@ class _JobSeries:
         self.set("loss", _or_nan(report.loss))
         self.set("gradient_norm", _or_nan(report.gradient_norm))
         self.set("learning_rate", report.learning_rate)
-        self.set("tokens_per_second", report.tokens_per_second)
+        if report.tokens:
+            counted = "samples" if report.counts_samples else "tokens"
+            self.set(f"{counted}_per_second", report.tokens_per_second)
         if report.mfu:
             self.set("mfu_ratio", report.mfu)
         self._skipped.labels(*self._labels).inc(max(0, report.skipped - self._skipped_seen))

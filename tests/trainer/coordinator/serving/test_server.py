@@ -44,7 +44,7 @@ from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Busy, Progress
 from regroup_trainer.system import newest_first
-from regroup_trainer.system.log_limit import MOST_RECORDS
+from regroup_trainer.system.log_lines import MOST_RECORDS
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import (
     BEARER,

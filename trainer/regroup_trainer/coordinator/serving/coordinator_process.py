@@ -7,9 +7,9 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,10 @@ from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.serving import arrivals, server
 from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.environment import CoordinatorEnvironment, read_token
+from regroup_trainer.protocol.environment import LOG_FORMAT, CoordinatorEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.kept_file import KeptFile
-from regroup_trainer.system.log_limit import LogLimit
+from regroup_trainer.system.log_lines import LogLimit, Subject, log_to_stderr
 from regroup_trainer.system.otlp_settings import exporter_of
 from regroup_trainer.system.process_signals import ignore_signals
 from regroup_trainer.system.server_connections import raise_open_files
@@ -40,9 +40,7 @@ log = logging.getLogger("regroup_trainer.coordinator")
 
 def main() -> int:
     """Serve until SIGTERM; returns the exit code."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    lines = log_to_stderr(os.environ.get(LOG_FORMAT))
     for written_by_peers in (arrivals.log, server.log, logging.getLogger("aiohttp.server")):
         written_by_peers.addFilter(LogLimit())
     raise_open_files()
@@ -56,6 +54,7 @@ def main() -> int:
         return WRONG_USAGE
     now = time.monotonic()
     core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
+    lines.subject = partial(_subject, core)
     exporter = exporter_of(os.environ, "regroup-coordinator")
     if exporter is None:
         asyncio.run(_serve(Server(core, token, kept), environment))
@@ -64,6 +63,13 @@ def main() -> int:
     asyncio.run(_serve(Server(core, token, kept, look), environment))
     exporter.close()
     return 0
+
+
+def _subject(core: Coordinator) -> Subject:
+    """What this coordinator's log is about."""
+    desired, current = core.state.desired, core.state.current
+    number = str(current.record.number) if current else ""
+    return Subject(desired.namespace, desired.job, number)
 
 
 def _traced(

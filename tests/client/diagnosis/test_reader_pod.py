@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from regroup import TrainingClientError
-from regroup.training_client.reader_pod import Reader, reader_of
+from regroup.diagnosis.reader_pod import Reader, UnreadableJobError, reader_of, with_step
 from regroup_operator.api.pod_types import find_mismatch
 from tests.support.operator_simulation import make_spec
 
@@ -30,7 +29,8 @@ def make_reader(
     spec = make_spec(**{"checkpoint": {"storage": CLAIM}, **fields})
     metadata = {"namespace": "team", "name": "gpt", "uid": "4322f31b-aaaa", "generation": 1}
     document = {"metadata": metadata, "spec": spec, "status": status}
-    return reader_of(document, pods, step, "0a0a", NOW)
+    words = with_step(["export", "--out", "-"], step)
+    return reader_of(document, pods, words, "0a0a", NOW)
 
 
 def with_template(**spec: Any) -> dict[str, Any]:
@@ -113,5 +113,5 @@ def test_a_suspended_job_is_read_by_the_images_that_it_had() -> None:
 def test_a_job_that_has_nothing_to_read_is_one_sentence(
     status: dict[str, Any], fields: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(TrainingClientError, match=why):
+    with pytest.raises(UnreadableJobError, match=why):
         make_reader(status, **fields)
