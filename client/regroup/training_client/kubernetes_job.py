@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from regroup.diagnosis.kept_series import (
+    READ_SECONDS,
+    RESTS,
+    START_SECONDS,
+    kept_series,
+    require_claim,
+)
+from regroup.diagnosis.reader_pod import LIFE_SECONDS, UnreadableJobError, reader_of
 from regroup.diagnosis.short_pods import running_pods
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
-from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_channels import CommandStream
@@ -29,20 +36,12 @@ from regroup.local.checkpoint_list import (
 )
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
-from regroup.training_client.reader_pod import LIFE_SECONDS, reader_of, series_reader_of
-from regroup.training_client.weight_stream import Ending, WeightStream
+from regroup.training_client.weight_stream import Ending, WeightStream, no_checkpoint
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import SERIES_PATH, SeriesPoint
 
-NOT_FOUND, FORBIDDEN = 404, 403
-RESTS = ("Suspended", "Succeeded", "Failed")
-"""Phases of a job that has no coordinator, and may have left its series on the volume."""
-START_SECONDS = 300.0
-"""For the pod that reads checkpoints to be placed, to pull its image and to mount the volume."""
-READ_SECONDS = 30.0
-"""What a pod may take to answer."""
 log = logging.getLogger("regroup")
 
 
@@ -78,7 +77,8 @@ class KubernetesJob(Job):
         pod = self._running(COORDINATOR)
         if pod is None:
             if (phase := self.status.phase) in RESTS:
-                return points_of(self._kept_series())
+                with _as_client_error():
+                    return points_of(kept_series(self.api, self.namespace, self.name))
             raise TrainingClientError(
                 f"metrics: job {self.name} has no coordinator that runs ({phase}): "
                 "they can be read while it trains, and after that"
@@ -87,20 +87,6 @@ class KubernetesJob(Job):
             self.namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, READ_SECONDS
         )
         return points_of(text)
-
-    def _kept_series(self) -> str:
-        document = self.api.job(self.namespace, self.name)
-        pods, now = self.api.pods(self.namespace, self.name), datetime.now(UTC)
-        reader = series_reader_of(document, pods, secrets.token_hex(4), now)
-        self._require_claim(reader.claim)
-        with running_pods(self.api, self.namespace, [reader.body], START_SECONDS) as (pod,):
-            done = self.api.run_in_pod(self.namespace, pod, reader.command, READ_SECONDS)
-        if done.exit_code:
-            raise TrainingClientError(
-                f"metrics: job {self.name} has left none on claim "
-                f"{reader.claim}: {done.stderr.strip().rpartition(chr(10))[2]}"
-            )
-        return done.stdout
 
     def scale(self, workers: int) -> None:
         """Set `spec.replicas`."""
@@ -132,28 +118,18 @@ class KubernetesJob(Job):
     def _weights(self, step: int | None) -> Iterator[WeightStream]:
         """From a pod of the moment that has the claim mounted, and nobody else's rights."""
         document = self.api.job(self.namespace, self.name)
+        if read_job(document).status.checkpoint.last_step is None:
+            raise no_checkpoint(self.name)
         pods, now = self.api.pods(self.namespace, self.name), datetime.now(UTC)
-        reader = reader_of(document, pods, step, secrets.token_hex(4), now)
-        self._require_claim(reader.claim)
+        with _as_client_error():
+            reader = reader_of(document, pods, step, secrets.token_hex(4), now)
+            require_claim(self.api, self.namespace, self.name, reader.claim)
         bodies = [reader.body]
         with (
             running_pods(self.api, self.namespace, bodies, START_SECONDS) as (pod,),
             self.api.stream_from_pod(self.namespace, pod, reader.command, LIFE_SECONDS) as stream,
         ):
             yield WeightStream(f"pod {pod.name}", stream.chunks(), partial(_ending, stream))
-
-    def _require_claim(self, name: str) -> None:
-        """Raises TrainingClientError for one that is gone; without the right to look, it waits."""
-        try:
-            self.api.claim(self.namespace, name)
-        except ClusterError as error:
-            if error.status == NOT_FOUND:
-                raise TrainingClientError(
-                    f"claim {name} of job {self.name} is gone, and with it the checkpoints: "
-                    "restore it from a backup"
-                ) from None
-            if error.status != FORBIDDEN:
-                raise
 
     def delete(self) -> None:
         """Its pods, and the ConfigMap with its code, go with it."""
@@ -179,6 +155,14 @@ class KubernetesJob(Job):
         found = [p for p in self._pods() if p.role == role and p.phase == "Running"]
         living = [pod for pod in found if not pod.deleting]
         return max(living, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9
+
+
+@contextmanager
+def _as_client_error() -> Iterator[None]:
+    try:
+        yield
+    except UnreadableJobError as error:
+        raise TrainingClientError(str(error)) from None
 
 
 def _ending(stream: CommandStream) -> Ending:

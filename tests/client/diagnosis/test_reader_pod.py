@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from regroup import TrainingClientError
-from regroup.training_client.reader_pod import Reader, reader_of
+from regroup.diagnosis.reader_pod import Reader, UnreadableJobError, reader_of
 from regroup_operator.api.pod_types import find_mismatch
 from tests.support.operator_simulation import make_spec
 
@@ -103,7 +102,6 @@ def test_a_suspended_job_is_read_by_the_images_that_it_had() -> None:
 @pytest.mark.parametrize(
     ("status", "fields", "why"),
     [
-        ({"images": IMAGES}, {}, "job gpt has no checkpoint yet"),
         ({"checkpoint": {"lastStep": 7}}, {}, "it is not known which images it ran"),
         (SAVED, {**ALONE, "checkpoint": {"storage": {"emptyDir": {}}}}, "lie in its pods"),
         (SAVED, {"replicas": -1}, "its spec is invalid: "),
@@ -113,5 +111,5 @@ def test_a_suspended_job_is_read_by_the_images_that_it_had() -> None:
 def test_a_job_that_has_nothing_to_read_is_one_sentence(
     status: dict[str, Any], fields: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(TrainingClientError, match=why):
+    with pytest.raises(UnreadableJobError, match=why):
         make_reader(status, **fields)

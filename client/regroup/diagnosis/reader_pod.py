@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.local.checkpoint_list import MODULE
-from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.weight_stream import no_checkpoint
 from regroup_operator.api.names import DOMAIN, JOB, MAIN_CONTAINER
 from regroup_operator.api.resource import API_VERSION, KIND, Object
 from regroup_operator.api.user_script import main_container, user_script
@@ -42,9 +41,13 @@ _USERS = ("runAsUser", "runAsGroup", "fsGroup")
 """Who may read the files is who has written them. Root's can be read by others."""
 
 
+class UnreadableJobError(ClusterError):
+    """A job that no pod can read. The message says why, and what to do."""
+
+
 @dataclass(frozen=True)
 class Reader:
-    """A pod that sleeps, and the command in it that writes the weights."""
+    """A pod that sleeps, and the command in it that writes what is read."""
 
     body: Object
     command: tuple[str, ...]
@@ -54,12 +57,10 @@ class Reader:
 def reader_of(
     document: Object, pods: Iterable[Object], step: int | None, number: str, now: datetime
 ) -> Reader:
-    """The reader of a job, which may have pods that run. `number` makes its name unique. Raises
-    TrainingClientError for a job that has nothing to read.
+    """The reader of a job's weights, which may have pods that run. `number` makes its name unique.
+    Raises UnreadableJobError.
     """
     job, claim = _readable(document, now)
-    if job.status.checkpoint.last_step is None:
-        raise no_checkpoint(job.name)
     command = _command(job)
     export = [MODULE, "export", directory(job), "--out", "-"]
     chosen = ["--step", str(step)] if step is not None else []
@@ -78,7 +79,7 @@ def series_reader_of(
 
 
 def _readable(document: Object, now: datetime) -> tuple[Job, str]:
-    """The job, and the claim that it writes to. Raises TrainingClientError."""
+    """The job, and the claim that it writes to. Raises UnreadableJobError."""
     job = read_job(document, now)
     if isinstance(job, InvalidJob):
         raise _unreadable(job.name, f"its spec is invalid: {job.problem.message}")
@@ -90,8 +91,8 @@ def _readable(document: Object, now: datetime) -> tuple[Job, str]:
     return job, claim
 
 
-def _unreadable(job: str, why: str) -> TrainingClientError:
-    return TrainingClientError(f"job {job} cannot be read: {why}")
+def _unreadable(job: str, why: str) -> UnreadableJobError:
+    return UnreadableJobError(f"job {job} cannot be read: {why}")
 
 
 def _command(job: Job) -> list[str]:
