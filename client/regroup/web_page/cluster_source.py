@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from regroup.diagnosis.kept_series import kept_series, may_have_kept_series
+from regroup.diagnosis.live_progress import live_steps
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord, read_events
@@ -63,12 +64,13 @@ class ClusterSource:
         return {f"{job.namespace}/{job.name}": job for job in found}
 
     def view(self, identifier: str) -> JobView:
-        """As `describe` shows it."""
+        """As `describe` shows it, and the steps of workers as the coordinator knows them."""
         namespace, name = self._place(identifier)
         job = read_job(self._api.job(namespace, name))
         left_out = max(0, job.status.replicas - len(job.status.workers))
         events = self._events(namespace, name)
-        return JobView(job, worker_rows(job), left_out, events, may_have_kept_series(job))
+        rows = worker_rows(job, live_steps(self._api, job))
+        return JobView(job, rows, left_out, events, may_have_kept_series(job))
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         """From the coordinator's pod, through the API server; while none runs, what `kept_series`
@@ -168,8 +170,8 @@ def _points(text: str) -> Sequence[SeriesPoint]:
         raise SourceError("the coordinator's series cannot be read: use its release") from None
 
 
-def worker_rows(job: JobRecord) -> list[WorkerRow]:
-    """The workers that the status lists."""
+def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
+    """The workers that the status lists, with the steps that are known."""
     status = job.status
     ranks = _ranks_per_worker(job)
     slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
@@ -187,7 +189,7 @@ def worker_rows(job: JobRecord) -> list[WorkerRow]:
             node=one.node,
             state=one.state,
             ranks=ranks_text(one.rank, ranks),
-            step=None,
+            step=steps.get(one.index),
             note=note(one.rank),
         )
         for one in status.workers

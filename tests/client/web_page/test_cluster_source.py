@@ -13,7 +13,7 @@ from regroup.kubernetes.pod_channels import CommandOutput
 from regroup.web_page.cluster_source import MOST_KEPT, ClusterSource
 from regroup.web_page.job_source import NoSuchJobError, SourceError
 from regroup_operator.api.resource import Object
-from regroup_trainer.protocol.job_status import Series, SeriesPoint
+from regroup_trainer.protocol.job_status import STEPS_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
 
 SAVED = '[{"step": 100, "path": "/data/step-100", "sizeBytes": 5}, {"step": 50, "path": "/data"}]'
@@ -44,6 +44,8 @@ class Api:
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         self._refuse("series")
+        if path == STEPS_PATH:
+            return '{"workers": [{"index": 1, "step": 131}]}'
         return self.series.model_dump_json()
 
     def run_in_pod(
@@ -79,6 +81,13 @@ def test_a_job_is_shown_with_the_ranks_of_its_workers_and_stragglers() -> None:
     assert view.workers[1].note == "rank 1: 40% slower than the others"
     assert view.workers_left_out == 67
     assert view.events[0].reason == "WorkerLost"
+
+
+def test_workers_have_the_steps_that_the_coordinator_knows() -> None:
+    api = Api(coordinatorTerm=1)
+    assert [row.step for row in source(api).view("team/gpt").workers] == [None, 131, None]
+    api.refused = {"series"}  # who may read jobs may not always reach pods
+    assert [row.step for row in source(api).view("team/gpt").workers] == [None] * 3
 
 
 def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from regroup_operator.decide.failures import FailureAction, classify, describe
 from regroup_operator.observe.observed import Pod
+from regroup_trainer.agent.start import find_problem
 from regroup_trainer.agent.termination import termination_message
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -87,6 +88,14 @@ def test_an_end_is_described_by_its_code_and_the_last_line() -> None:
     assert describe(pod, classify(pod)) == (
         "worker pod gpt-w0-1 ended with exit code 1 (program failed): ValueError: no data"
     )
+
+
+def test_a_python_that_has_no_packages_of_ours_ends_the_job_and_is_named() -> None:
+    """What the agent's starter writes in an image of the user."""
+    problem = find_problem("3.9", ["3.11", "3.12"])
+    pod = make_pod(2, exit_message=f"regroup: {problem}\n")
+    assert classify(pod).action == "FailJob"
+    assert "the Python of this image is 3.9; launcher regroup runs" in describe(pod, classify(pod))
 
 
 def test_a_killed_pod_is_described_by_its_signal_and_not_by_what_it_wrote_last() -> None:
