@@ -95,6 +95,7 @@ def read_pod(document: Object) -> Pod:
     waiting_container, waiting = _waiting(status, main, role)
     state = main.get("state", {})
     ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
+    ended_container, ended = ("", ended) if ended else _failed_init_container(status)
     annotations = metadata.get("annotations", {})
     volumes = spec.get("volumes", [])
     return Pod(
@@ -122,6 +123,7 @@ def read_pod(document: Object) -> Pod:
         ended=_time(ended.get("finishedAt")),
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
+        ended_container=ended_container,
         image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
         image_id=main.get("imageID", "")[:_LONGEST_IMAGE],
         claims=tuple(
@@ -233,6 +235,17 @@ def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
         if waiting.get("reason", "") not in _PASSING:
             return "" if container is main else container["name"], waiting
     return "", main.get("state", {}).get("waiting", {})
+
+
+def _failed_init_container(status: Object) -> tuple[str, Object]:
+    """The init container of which a pod has failed, and its end; two empty ones without such."""
+    if status.get("phase") != "Failed":
+        return "", {}
+    for container in status.get("initContainerStatuses", []):
+        terminated = container.get("state", {}).get("terminated", {})
+        if terminated.get("exitCode"):
+            return container["name"], terminated
+    return "", {}
 
 
 def read_claim(document: Object) -> Claim:
