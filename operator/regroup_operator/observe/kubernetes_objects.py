@@ -93,9 +93,7 @@ def read_pod(document: Object) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     main = _main_of(status.get("containerStatuses", []), role)
     waiting_container, waiting = _waiting(status, main, role)
-    state = main.get("state", {})
-    ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
-    ended_container, ended = ("", ended) if ended else _failed_init_container(status)
+    ended_container, ended = _end(status, main)
     annotations = metadata.get("annotations", {})
     volumes = spec.get("volumes", [])
     return Pod(
@@ -237,11 +235,15 @@ def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
     return "", main.get("state", {}).get("waiting", {})
 
 
-def _failed_init_container(status: Object) -> tuple[str, Object]:
-    """The init container of which a pod has failed, and its end; two empty ones without such."""
-    if status.get("phase") != "Failed":
-        return "", {}
-    for container in status.get("initContainerStatuses", []):
+def _end(status: Object, main: Object) -> tuple[str, Object]:
+    """The last end of the main container, without a name. Of a pod that has failed before that ran:
+    the init container that failed, and its end.
+    """
+    for moment in ("state", "lastState"):
+        if terminated := main.get(moment, {}).get("terminated"):
+            return "", terminated
+    before = status.get("initContainerStatuses", []) if status.get("phase") == "Failed" else []
+    for container in before:
         terminated = container.get("state", {}).get("terminated", {})
         if terminated.get("exitCode"):
             return container["name"], terminated
