@@ -1,7 +1,8 @@
 """Every command of the pages for users is one that its program takes.
 
-`client/local/test_start_pages.py` runs those of the first pages on this machine, and
-`e2e/test_documented_commands_cluster.py` those of kubectl on a cluster.
+`client/local/test_start_pages.py` runs those of the first pages on this machine,
+`e2e/test_documented_commands_cluster.py` those of kubectl on a cluster, and
+`client/cli/test_documented_commands_apiserver.py` those that need what no cluster of ours has.
 """
 
 from __future__ import annotations

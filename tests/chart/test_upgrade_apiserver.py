@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,13 +18,16 @@ from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.render.keyring import name_of
-from tests.support.kube_api import ROOT, Api
+from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.specs import SMALLEST
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.apiserver
 
 CHART = ROOT / "charts/regroup"
 SYSTEM = "regroup-system"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/regroup-key"
+JOBS = "/apis/regroup.dev/v1alpha1/trainingjobs"
 FORMER_KEY = """\
 {{- $existing := lookup "v1" "Secret" .Release.Namespace (include "regroup.keySecret" .) }}
 apiVersion: v1
@@ -108,3 +113,85 @@ def test_a_key_that_the_operator_made_outlives_an_upgrade_and_a_new_installation
     helm(server, "uninstall", "regroup")
     helm(server, "install", "regroup", CHART)
     assert key_that_the_operator_takes(server, monkeypatch) == name == name_of(stored_key(server))
+
+
+REPLICAS = "replicas of the operator"
+RESTART = {"Deployment", REPLICAS}
+CLUSTER_ROLES = {"ClusterRole", "ClusterRoleBinding"}
+ROLES = {"Role", "RoleBinding"}
+ADMISSION = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+DEFINITION = {"CustomResourceDefinition"}
+MARKED = {"PodDisruptionBudget", "ServiceAccount", *ROLES, *CLUSTER_ROLES, *ADMISSION, *DEFINITION}
+CHANGES = {
+    "": set[str](),
+    'logLevel="DEBUG"': RESTART,
+    "replicas=3": {"Deployment"},
+    "maxWorkersPerJob=8": RESTART,
+    'image.tag="x"': RESTART,
+    'trainer.image.tag="x"': RESTART,
+    'tracing.endpoint="http://collector:4318"': RESTART,
+    'resources.limits.memory="1Gi"': RESTART,
+    'coordinator.resources.limits.memory="1Gi"': RESTART,
+    "networkPolicy.operator=false": {"NetworkPolicy"},
+    "networkPolicy.scrapers=[]": RESTART,
+    "dashboards.enabled=false": {"ConfigMap"},
+    "metrics.service.enabled=false": {"Service"},
+    "userRoles.enabled=false": {"ClusterRole"},
+    "admissionPolicy.enabled=true": ADMISSION,
+    'commonAnnotations={"a":"b"}': {"Deployment", *MARKED},
+    'commonLabels={"a":"b"}': {*RESTART, *MARKED},
+    'podLabels={"a":"c"}': RESTART,
+    'watch.namespaces=["team"]': {*RESTART, *CLUSTER_ROLES, *ROLES},
+    "watch.nodes=false": {*RESTART, *CLUSTER_ROLES, *ROLES},
+    "crds.enabled=false": DEFINITION,
+    "crds.enabled=true": DEFINITION,
+}
+"""What is set -> the kinds of objects that it changes, makes or deletes."""
+
+
+class Shown(NamedTuple):
+    """What is compared of an object."""
+
+    version: str
+    pods: Json
+
+
+def objects_of(server: ApiServer) -> dict[tuple[str, str], Shown]:
+    """The objects of the release, by kind and name."""
+    manifest = helm(server, "get", "manifest", "regroup")
+    found = json.loads(server.kubectl("get", "--filename=-", "--output=json", stdin=manifest))
+    return {
+        (one["kind"], one["metadata"]["name"]): Shown(
+            one["metadata"]["resourceVersion"],
+            one["spec"]["template"] if one["kind"] == "Deployment" else {},
+        )
+        for one in found["items"]
+    }
+
+
+def changes(former: dict[tuple[str, str], Shown], now: dict[tuple[str, str], Shown]) -> set[str]:
+    """The kinds of objects that differ, and whether the operator's replicas are made anew."""
+    kinds = {one[0] for one in former | now if former.get(one) != now.get(one)}
+    operator = ("Deployment", "regroup")
+    return kinds | ({REPLICAS} if former[operator].pods != now[operator].pods else set())
+
+
+@pytest.mark.long
+def test_a_changed_value_changes_what_it_is_about_and_no_job(server: ApiServer) -> None:
+    """One after the other, as they are upgraded. Without any, nothing changes."""
+    helm(server, "install", "regroup", CHART, "--create-namespace")
+    api = Api(server.kubeconfig)
+    wait_until("the TrainingJob API", lambda: api.request("GET", JOBS).status == 200)
+    team = Namespace.make(api, "team")
+    assert team.create(SMALLEST).status == 201
+    job, former, found = team.read(), objects_of(server), {}
+    for setting in CHANGES:
+        option = ("--set-json", setting) if setting else ()
+        helm(server, "upgrade", "regroup", CHART, "--reset-then-reuse-values", *option)
+        now = objects_of(server)
+        found[setting] = changes(former, now)
+        assert team.read() == job, f"{setting} has touched it"
+        former = now
+    assert found == CHANGES
+    helm(server, "uninstall", "regroup")
+    assert team.read() == job

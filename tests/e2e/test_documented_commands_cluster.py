@@ -24,22 +24,23 @@ SAMPLE = ROOT / "manifests/samples/smallest.yaml"
 SECONDS = 60
 FOLLOWS = (" -w", " -f ")
 """These go on until somebody ends them: they are left out."""
+API_SERVER = "client/cli/test_documented_commands_apiserver.py"
 ELSEWHERE = {
     "kubectl drain": "test_drain.py",
-    "kubectl debug node/": "needs an image from a registry",
-    "kubectl -n NAMESPACE top pod": "needs metrics-server",
+    "kubectl debug node/": "needs an image from a registry: nobody runs it",
+    "kubectl -n NAMESPACE top pod": API_SERVER,
     "kubectl create configmap": "test_scripts.py",
     "kubectl apply -f": "test_samples.py",
     "kubectl apply -k": "chart/test_chart_package.py",
-    "kubectl delete crd": "would delete the jobs of all tests",
-    "kubectl get pytorchjob": "needs another operator",
-    "kubectl get clustertrainingruntime": "needs another operator",
+    "kubectl delete crd": API_SERVER,
+    "kubectl get pytorchjob": API_SERVER,
+    "kubectl get clustertrainingruntime": API_SERVER,
     "kubectl trainingjob doctor": "client/cli/test_verbs_apiserver.py",
     "kubectl exec": "demo/walkthrough",
     "kubectl trainingjob ui": "client/web_page/test_cluster_page_apiserver.py",
     "kubectl -n regroup-system scale": "test_losses.py",
-    "kubectl -n NAMESPACE logs POD --previous": "no container has failed",
-    "kubectl get trainingjobs -A -o json | jq": "goes on over several lines",
+    "kubectl -n NAMESPACE logs POD --previous": API_SERVER,
+    "kubectl get trainingjobs -A -o json | jq": API_SERVER,
     "kubectl -n $NAMESPACE": "needs variables of its page; tests of render/keyring",
 }
 """Beginning of a command -> who runs it, or why nobody can."""

@@ -24,6 +24,10 @@ class PageSource:
     lines: Sequence[str] = (f"rank 0: {HOSTILE}",)
     knows_steps: bool = True
     """Whether it knows the step of each worker."""
+    rests: bool = False
+    """Whether its jobs have ended, and left their series on a volume."""
+    kept_error: str = ""
+    """What reading that raises; empty: it does not."""
     error: str = ""
     """What every read raises; empty: none does."""
     reads: Counter[str] = field(default_factory=Counter)
@@ -43,13 +47,21 @@ class PageSource:
             WorkerRow(n, f"{name}-w{n}-1", f"n{n}", "Training", str(n), step) for n in range(3)
         ]
         events = read_events([event_object("WorkerLost", HOSTILE, ago=90)])
-        return JobView(self._job(name), workers, 0, events)
+        return JobView(self._job(name), workers, 0, events, may_have_kept_series=self.rests)
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         self._read("series")
+        if self.rests and not self.reads["kept series"]:
+            return []
         return [
             SeriesPoint(time=1e9 + n, step=n, world_size=3, loss=3.0 - n / 100) for n in range(100)
         ]
+
+    def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
+        if self.kept_error:
+            raise SourceError(self.kept_error)
+        self._read("kept series")
+        return self.series(identifier)
 
     def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
         self._read("checkpoints")

@@ -1,5 +1,5 @@
-"""A node whose kubelet runs the commands of `kubectl exec`, and answers the requests that are
-forwarded to ports, as a function of the test says. An API server passes them on to it.
+"""A node whose kubelet runs the commands of `kubectl exec`, answers the requests that are forwarded
+to ports, and has logs, as a function of the test says. An API server passes them on to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SUCCESS: Json = {"status": "Success"}
 Played = tuple[str | bytes, str, Json]
 """Standard output, standard error, and the Status of the end."""
 Command = Callable[[str, Sequence[str]], Played]
-"""Pod, words of the command or request -> what it does. It runs in a thread, and may wait."""
+"""Pod, words of the command or request (of logs: `logs QUERY`) -> what it does. It runs in a
+thread, and may wait.
+"""
 
 
 def exit_status(code: int) -> Json:
@@ -85,7 +87,13 @@ async def _serve(server: ApiServer, run: Command) -> web.AppRunner:
         await channels.close()
         return channels
 
+    async def logs(request: web.Request) -> web.Response:
+        words = ("logs", request.query_string)
+        text, _, _ = await asyncio.to_thread(run, request.match_info["pod"], words)
+        return web.Response(body=text)
+
     application = web.Application()
+    application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", logs)
     application.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
     application.router.add_get("/portForward/{namespace}/{pod}", forward)
     runner = web.AppRunner(application, shutdown_timeout=0.1)

@@ -26,6 +26,7 @@ from regroup.cli.cluster_options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from regroup.kubernetes.job_record import JobRecord
     from regroup_operator.api.resource import Object
 
 
@@ -100,7 +101,7 @@ def print_objects(found: Sequence[Object], output: str, *, one: bool) -> None:
 @click.option(
     "--timeout", type=DurationParameter(), metavar="TIME", help="Longest time of -w, such as 2h."
 )
-@output_option(wide="the conditions")
+@output_option(wide="conditions, and workers with the steps that they have just made")
 @on_cluster
 def status(
     cluster: ChosenCluster, name: str, watch: bool, timeout: float | None, output: str | None
@@ -128,7 +129,17 @@ def status(
         click.echo(structured(status_report(job), output))
     else:
         show(status_lines(job, _now(), width(), wide=output == "wide"))
+        if output == "wide":
+            show(_workers_now(cluster, job))
     sys.exit(exit_code(job))
+
+
+def _workers_now(cluster: ChosenCluster, job: JobRecord) -> list[str]:
+    from regroup.diagnosis.live_progress import live_steps
+    from regroup.kubernetes.job_description import worker_table
+
+    lines = worker_table(job, live_steps(cluster.api, job))
+    return ["", "Workers:", *lines] if lines else []
 
 
 def watch_job(cluster: ChosenCluster, name: str, timeout: float | None) -> int:

@@ -20,7 +20,7 @@ from regroup.converting.pod_template import bare_pod
 from regroup.converting.shell_text import Command, ShellText
 from regroup.converting.slurm_options import Allocation, allocation, read_options
 from regroup.converting.source import Note, Refusal, left_out
-from regroup.converting.workers import Report, Size, put_size
+from regroup.converting.workers import Ranks, Report, Size, put_size
 from regroup_operator.api.command_advice import name
 from regroup_operator.api.launcher_flags import FlagError, FoundFlag
 
@@ -118,6 +118,11 @@ def _with_srun(
         raise ValueError(str(error)) from None
     if not rest:
         raise ValueError("srun starts nothing: give the command behind its options")
+    if ":" in rest:
+        raise ValueError(
+            "srun starts several programs, with : between them: a job is one program: give each "
+            "a job of its own"
+        )
     asked, left[:] = allocation(options)
     left += others
     return asked, rest
@@ -142,11 +147,20 @@ def _size(asked: Allocation, launch: Launch, report: Report) -> Size:
     flagged = launch.flags.nodes
     if nodes is None and asked.tasks is None:
         bounds = flagged if flagged and flagged[0] != flagged[1] else None
-        return Size(flagged[1] if flagged else launch.flags.machines or 1, bounds)
+        workers = flagged[1] if flagged else launch.flags.machines or 1
+        return Size(workers, bounds, _ranks(launch))
     tasks = asked.ranks
     if launch.starter != "python" and (tasks or 1) > 1:
         report(left_out(f"{tasks} tasks of a node", "torchrun starts the ranks"))
     bounds = nodes if nodes and nodes[0] != nodes[1] else None
     if launch.starter == "python" and tasks is None and asked.tasks is not None:
         report(left_out(f"--ntasks={asked.tasks}", f"no multiple of {asked.workers} nodes"))
-    return Size(asked.workers, bounds, tasks if launch.starter == "python" else None)
+    return Size(asked.workers, bounds, tasks if launch.starter == "python" else _ranks(launch))
+
+
+def _ranks(launch: Launch) -> Ranks | None:
+    """What torchrun takes where its command does not say it."""
+    if launch.starter != "torchrun" or launch.flags.ranks is not None:
+        return None
+    says_it = any(sentence.startswith("--nproc") for sentence in launch.left)
+    return "auto" if says_it else 1  # a word that is not known here, or torchrun's default

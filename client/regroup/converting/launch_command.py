@@ -311,7 +311,11 @@ _TARGETS = {
     "module": "spec.template.spec.containers[trainer].command",
     "same": "spec.template.spec.containers[trainer].command",
 }
-_TEXTS = {"nodes": "a range: spec.elasticPolicy too", "same": "a job does so anyway"}
+_TEXTS = {
+    "ranks": "absent: 1, as torchrun has it",
+    "nodes": "a range: spec.elasticPolicy too",
+    "same": "a job does so anyway",
+}
 
 
 def _row(flag: str, kind: str, instead: str) -> Row:

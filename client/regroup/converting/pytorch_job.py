@@ -84,6 +84,9 @@ def _groups(source: Source) -> dict[str, Place]:
             found[str(key).lower()] = (*place, key)
     if not found:
         raise source.refuse(place, "has neither Master nor Worker: it says what to run")
+    empty = [kind for kind, where in found.items() if source.number(*where, "replicas") == 0]
+    for kind in empty if len(empty) < len(found) else ():
+        source.leave(found.pop(kind), "its replicas are 0")
     return found
 
 

@@ -1,4 +1,6 @@
-"""How far jobs are this second, as the agent of rank 0 exports it. Statuses are up to 30 s old."""
+"""How far jobs are this second, as the agent of rank 0 exports it, and each worker, as the
+coordinator knows it. Statuses are up to 30 s old.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from typing import Protocol
 
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord
+from regroup_operator.api import names
 from regroup_operator.api.timestamps import format_time
-from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
+from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR_PORT
+from regroup_trainer.protocol.job_status import STEPS_PATH, WorkerSteps
 
 SECONDS = 3.0
 """What one job may take. One that takes longer is shown by its status."""
@@ -44,9 +48,26 @@ def with_live_progress(
     return [new or old for new, old in zip(found, jobs, strict=True)], live
 
 
+def live_steps(api: PortReader, job: JobRecord) -> dict[int, int]:
+    """Worker -> its last step, of those that have a rank; empty where that cannot be had."""
+    term = job.status.coordinator_term
+    if term == 0 or not _trains(job):
+        return {}
+    pod = names.coordinator(job.name, term)
+    try:
+        text = api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, STEPS_PATH, SECONDS)
+        return {one.index: one.step for one in WorkerSteps.model_validate_json(text).workers}
+    except (ClusterError, ValueError):  # of a release without it, too
+        return {}
+
+
+def _trains(job: JobRecord) -> bool:
+    return not job.uses_torchrun and job.phase in ("Running", "Resizing")
+
+
 def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
     pod = next((worker.pod for worker in job.status.workers if worker.rank == 0), None)
-    if pod is None or job.uses_torchrun or job.phase not in ("Running", "Resizing"):
+    if pod is None or not _trains(job):
         return None
     try:
         text = api.get_of_pod(job.namespace, pod, AGENT_METRICS_PORT, "/metrics", SECONDS)

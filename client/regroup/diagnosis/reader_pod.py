@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.local.checkpoint_list import MODULE
 from regroup_operator.api.names import DOMAIN, JOB, MAIN_CONTAINER
 from regroup_operator.api.resource import API_VERSION, KIND, Object
@@ -40,13 +41,13 @@ _USERS = ("runAsUser", "runAsGroup", "fsGroup")
 """Who may read the files is who has written them. Root's can be read by others."""
 
 
-class UnreadableJobError(Exception):
-    """A job has nothing on a volume that a pod could read. The message says why."""
+class UnreadableJobError(ClusterError):
+    """A job that no pod can read. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A pod that sleeps, and the command in it that reads."""
+    """A pod that sleeps, and the command in it that writes what is read."""
 
     body: Object
     command: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -52,7 +52,7 @@ def description_lines(
         "Time (goodput)": _ledger(job),
         "Conditions": _conditions(job, now, width),
         "Recoveries": _recoveries(job, now, width),
-        "Workers": _workers(job),
+        "Workers": worker_table(job, {}),
         "Events": event_lines(events[:EVENTS_SHOWN], now, width),
     }
     lines: list[str] = []
@@ -168,14 +168,23 @@ def _what_happened(recovery: RecoveryStatus) -> str:
     return f"{pod}{recovery.message}{ended}"
 
 
-def _workers(job: JobRecord) -> list[str]:
+def worker_table(job: JobRecord, steps: Mapping[int, int]) -> list[str]:
+    """The workers that the status lists; with a column of their steps where any is known."""
     rows = [
-        (w.index, w.state, NOTHING if w.rank is None else w.rank, w.pod, w.node or NOTHING)
+        (
+            w.index,
+            w.state,
+            NOTHING if w.rank is None else w.rank,
+            *([steps.get(w.index, NOTHING)] if steps else []),
+            w.pod,
+            w.node or NOTHING,
+        )
         for w in job.status.workers
     ]
     if not rows:
         return []
-    lines = table(("WORKER", "STATE", "FIRST RANK", "POD", "NODE"), rows, "  ")
+    header = ("WORKER", "STATE", "FIRST RANK", *(["STEP"] if steps else []), "POD", "NODE")
+    lines = table(header, rows, "  ")
     more = max(job.status.replicas, job.replicas) - len(rows)
     beyond = f"  ... and {more} more: kubectl get pods -l regroup.dev/job={job.name}"
     return [*lines, beyond] if len(rows) >= 64 and more > 0 else lines

@@ -10,10 +10,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+REACH_SECONDS = 5.0
+"""For a connection to the index."""
 
 
 def main(folder: str, packages: list[str]) -> int:
@@ -30,6 +37,8 @@ def main(folder: str, packages: list[str]) -> int:
     report = Path(folder) / ".report.json"
     asked = [*pip, "install", *quiet, "--dry-run", "--report", str(report), *packages]
     if code := subprocess.call(asked):
+        if problem := index_problem(os.environ):
+            print(f"packages: {' '.join(packages)}: {problem}", file=sys.stderr)
         return code
     missing = [wanted(item) for item in json.loads(report.read_text())["install"]]
     report.unlink()
@@ -38,6 +47,27 @@ def main(folder: str, packages: list[str]) -> int:
         return 0
     into = ["--no-deps", "--upgrade", "--target", folder]  # a former try may have begun there
     return subprocess.call([*pip, "install", *quiet, *into, *missing])
+
+
+def index_problem(variables: Mapping[str, str]) -> str:
+    """Why the index that the job names is not reached; empty where it is, or nothing is known. pip
+    itself says of an index that is away that it lacks the package.
+    """
+    try:
+        index = urlsplit(variables.get("PIP_INDEX_URL", ""))
+        host, port = index.hostname, index.port or (80 if index.scheme == "http" else 443)
+    except ValueError:
+        return "the address of the index is none: see package_index, or key index-url of its Secret"
+    if not host or urllib.request.getproxies():
+        return ""
+    try:
+        socket.create_connection((host, port), REACH_SECONDS).close()
+    except OSError as error:
+        return (
+            f"the index {host}:{port} is not reached from this pod ({error}): check its address, "
+            "and the network policies between"
+        )
+    return ""
 
 
 def pip_command() -> list[str]:

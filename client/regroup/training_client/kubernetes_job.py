@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from regroup.diagnosis.job_reader import checkpoint_reader, running_reader, series_reader
+from regroup.diagnosis.job_reader import checkpoint_reader, running_reader
+from regroup.diagnosis.kept_series import READ_SECONDS, RESTS, kept_series
 from regroup.diagnosis.reader_pod import LIFE_SECONDS, UnreadableJobError, with_step
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.job_record import JobRecord, read_job
@@ -34,10 +35,6 @@ from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import SERIES_PATH, SeriesPoint
 
-RESTS = ("Suspended", "Succeeded", "Failed")
-"""Phases of a job that has no coordinator, and may have left its series on the volume."""
-READ_SECONDS = 30.0
-"""What a pod may take to answer."""
 log = logging.getLogger("regroup")
 
 
@@ -73,7 +70,8 @@ class KubernetesJob(Job):
         pod = self._running(COORDINATOR)
         if pod is None:
             if (phase := self.status.phase) in RESTS:
-                return points_of(self._kept_series())
+                with _as_client_error():
+                    return points_of(kept_series(self.api, self.namespace, self.name))
             raise TrainingClientError(
                 f"metrics: job {self.name} has no coordinator that runs ({phase}): "
                 "they can be read while it trains, and after that"
@@ -82,18 +80,6 @@ class KubernetesJob(Job):
             self.namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, READ_SECONDS
         )
         return points_of(text)
-
-    def _kept_series(self) -> str:
-        with _readable():
-            reader = series_reader(self.api, self.namespace, self.name)
-            with running_reader(self.api, self.namespace, self.name, reader) as pod:
-                done = self.api.run_in_pod(self.namespace, pod, reader.command, READ_SECONDS)
-        if done.exit_code:
-            raise TrainingClientError(
-                f"metrics: job {self.name} has left none on claim "
-                f"{reader.claim}: {done.stderr.strip().rpartition(chr(10))[2]}"
-            )
-        return done.stdout
 
     def scale(self, workers: int) -> None:
         """Set `spec.replicas`."""
@@ -125,7 +111,7 @@ class KubernetesJob(Job):
     def _weights(self, step: int | None) -> Iterator[WeightStream]:
         """From a pod of the moment that has the claim mounted, and nobody else's rights."""
         words = with_step(EXPORT_COMMAND, step)
-        with _readable():
+        with _as_client_error():
             reader = checkpoint_reader(self.api, self.namespace, self.name, words)
             with (
                 running_reader(self.api, self.namespace, self.name, reader) as pod,
@@ -162,8 +148,8 @@ class KubernetesJob(Job):
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
-    """Raises what has no checkpoints to be read as a TrainingClientError."""
+def _as_client_error() -> Iterator[None]:
+    """Raises what cannot be read of a job as a TrainingClientError."""
     try:
         yield
     except UnreadableJobError as error:

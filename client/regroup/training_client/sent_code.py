@@ -21,6 +21,11 @@ CODE_LIMIT = 900 * 1024
 MAIN = "main.py"
 _KEY = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]{0,100}")
 """Names of files that a ConfigMap may have, and that a shell shows as they are."""
+_RUN_LATER = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
 How = Literal["source", "cloudpickle", "script"]
 
 
@@ -76,6 +81,11 @@ def code_of_function(
     if not callable(function):
         raise CodeError(f"func: {function!r} cannot be called: give a function")
     name = getattr(function, "__name__", type(function).__name__)
+    if any(runs_later(function) for runs_later in _RUN_LATER):
+        raise CodeError(
+            f"func: a call of {name} does not run its body, since it is async or yields: give a "
+            "plain function, which may call asyncio.run()"
+        )
     _require_fitting(name, function, arguments)
     try:
         text = program_of(function, arguments)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from regroup.diagnosis.kept_series import kept_series, may_have_kept_series
+from regroup.diagnosis.live_progress import live_steps
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord, read_events
@@ -40,6 +42,8 @@ MOST_PODS = 16
 """Pods whose logs are read for one look."""
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """Of each of them."""
+MOST_KEPT = 16
+"""Jobs whose series from the volume are remembered."""
 _IDENTIFIER = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})", re.ASCII)
 
 
@@ -51,6 +55,8 @@ class ClusterSource:
         self._namespace = namespace
         where = "all namespaces" if namespace is None else f"namespace {namespace}"
         self.title = f"TrainingJobs in {where}"
+        self._kept: dict[str, tuple[object, Sequence[SeriesPoint]]] = {}
+        """Identifier -> which rest of the job it was, and what its volume had; oldest first."""
 
     def jobs(self) -> dict[str, JobRecord]:
         """As `get` lists them, by `namespace/name`."""
@@ -58,23 +64,47 @@ class ClusterSource:
         return {f"{job.namespace}/{job.name}": job for job in found}
 
     def view(self, identifier: str) -> JobView:
-        """As `describe` shows it."""
+        """As `describe` shows it, and the steps of workers as the coordinator knows them."""
         namespace, name = self._place(identifier)
         job = read_job(self._api.job(namespace, name))
         left_out = max(0, job.status.replicas - len(job.status.workers))
-        return JobView(job, worker_rows(job), left_out, self._events(namespace, name))
+        events = self._events(namespace, name)
+        rows = worker_rows(job, live_steps(self._api, job))
+        return JobView(job, rows, left_out, events, may_have_kept_series(job))
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
-        """From the coordinator's pod, through the API server; none while no coordinator runs."""
+        """From the coordinator's pod, through the API server; while none runs, what `kept_series`
+        has found.
+        """
         namespace, name = self._place(identifier)
         pod = _running(self._pods(namespace, name), COORDINATOR)
         if pod is None:
+            return self._remembered(identifier)
+        return _points(
+            self._api.get_of_pod(namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, POD_SECONDS)
+        )
+
+    def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
+        """By a pod of the moment that has the job's claim, once as long as the job rests."""
+        namespace, name = self._place(identifier)
+        if remembered := self._remembered(identifier):
+            return remembered
+        rest = _rest(read_job(self._api.job(namespace, name)))
+        if rest is None:
+            raise SourceError(f"job {name} trains, or has not trained yet")
+        points = _points(kept_series(self._api, namespace, name))
+        self._kept.pop(identifier, None)
+        self._kept[identifier] = rest, points
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return points
+
+    def _remembered(self, identifier: str) -> Sequence[SeriesPoint]:
+        """Those of this rest of the job: it may have trained on since they were read."""
+        if (found := self._kept.get(identifier)) is None:
             return ()
-        text = self._api.get_of_pod(namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, POD_SECONDS)
-        try:
-            return Series.model_validate_json(text).points
-        except ValueError:
-            raise SourceError("the coordinator's series cannot be read: use its release") from None
+        rest, points = found
+        return points if _rest(read_job(self._api.job(*self._place(identifier)))) == rest else ()
 
     def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
         """All, as a worker's pod lists them; the newest alone where none does."""
@@ -124,8 +154,24 @@ class ClusterSource:
             return [EventRecord(None, "Warning", "EventsNotRead", "", "", str(error))]
 
 
-def worker_rows(job: JobRecord) -> list[WorkerRow]:
-    """The workers that the status lists."""
+def _rest(job: JobRecord) -> object:
+    """What differs when the job has trained on, or another one has its name; None while it does not
+    rest.
+    """
+    if not may_have_kept_series(job):
+        return None
+    return job.created, job.status.progress.step, job.status.rendezvous_generation
+
+
+def _points(text: str) -> Sequence[SeriesPoint]:
+    try:
+        return Series.model_validate_json(text).points
+    except ValueError:
+        raise SourceError("the coordinator's series cannot be read: use its release") from None
+
+
+def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
+    """The workers that the status lists, with the steps that are known."""
     status = job.status
     ranks = _ranks_per_worker(job)
     slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
@@ -143,7 +189,7 @@ def worker_rows(job: JobRecord) -> list[WorkerRow]:
             node=one.node,
             state=one.state,
             ranks=ranks_text(one.rank, ranks),
-            step=None,
+            step=steps.get(one.index),
             note=note(one.rank),
         )
         for one in status.workers

@@ -45,6 +45,8 @@ class JobView:
     workers_left_out: int
     events: Sequence[EventRecord]
     """The newest first."""
+    may_have_kept_series: bool = False
+    """Whether `kept_series` may find points that `series` does not have."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class JobSource(Protocol):
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         """Loss and rates over time, the oldest first."""
+
+    def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
+        """The same of a job that rests, as it lies on the volume. It may take minutes, and what
+        must be started for it. `series` has these points afterwards.
+        """
 
     def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
         """The checkpoints, the newest first."""

@@ -71,6 +71,10 @@ class LocalSource:
         except ValueError:
             raise SourceError(f"{path / SERIES_FILE} cannot be read: use its release") from None
 
+    def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
+        """No more than `series`, which reads the folder."""
+        return self.series(identifier)
+
     def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
         """As `regroup checkpoint list` shows them."""
         path = self._path(identifier)

@@ -42,6 +42,12 @@ class PageAccess:
         """Whether the Host header names this server."""
         return host in (f"127.0.0.1:{self.port}", f"localhost:{self.port}")
 
+    def is_own_page(self, site: str | None) -> bool:
+        """Whether the page itself asks, or the user, as the Sec-Fetch-Site header of browsers says.
+        A page of another port of 127.0.0.1 is of the same site, and the cookie goes along.
+        """
+        return site in (None, "same-origin", "none")
+
     def has_session(self, cookie: str | None) -> bool:
         """Whether the cookie is the one that was given."""
         return self._is_used and _equal(cookie, self._session)

@@ -28,6 +28,8 @@ MOST_KEPT = 64
 """Answers that are kept."""
 MOST_THREADS = 4
 """Reads at the same time."""
+MOST_SLOW_THREADS = 2
+"""The same of reads that start a pod: nothing else waits for these."""
 
 
 class PageAnswers:
@@ -40,6 +42,7 @@ class PageAnswers:
         """The oldest first."""
         self._reading: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
         self._threads = asyncio.Semaphore(MOST_THREADS)
+        self._slow_threads = asyncio.Semaphore(MOST_SLOW_THREADS)
 
     async def jobs(self, start: int, text: str) -> bytes:
         """A page of the list."""
@@ -59,6 +62,13 @@ class PageAnswers:
         points = await self._recent(key, lambda: self._source.series(identifier), LOOK_SECONDS)
         return _encoded(page_data.series_columns(points))
 
+    async def kept_series(self, identifier: str) -> bytes:
+        """The same of a job that rests; the source remembers it."""
+        key = ("kept series", identifier)
+        read = lambda: self._source.kept_series(identifier)  # noqa: E731
+        points = await self._recent(key, read, 0.0, self._slow_threads)
+        return _encoded(page_data.series_columns(points))
+
     async def checkpoints(self, identifier: str) -> bytes:
         """A row for each of its checkpoints: step, size, whether it may be resumed."""
         key = ("checkpoints", identifier)
@@ -74,20 +84,28 @@ class PageAnswers:
         return _encoded(page_data.log_lines(tail))
 
     async def _recent(
-        self, key: tuple[Any, ...], read: Callable[[], Value], seconds: float
+        self,
+        key: tuple[Any, ...],
+        read: Callable[[], Value],
+        seconds: float,
+        threads: asyncio.Semaphore | None = None,
     ) -> Value:
         """What was read a moment ago, else what is read now: once for all who wait for it."""
         time_read, value = self._kept.get(key, (float("-inf"), None))
         if self._clock() - time_read < seconds:
             return value  # type: ignore[no-any-return]
         if key not in self._reading:
-            reading = self._reading[key] = asyncio.ensure_future(self._read(key, read))
+            reading = self._reading[key] = asyncio.ensure_future(
+                self._read(key, read, threads or self._threads)
+            )
             reading.add_done_callback(_take_error)
         return await asyncio.shield(self._reading[key])
 
-    async def _read(self, key: tuple[Any, ...], read: Callable[[], Value]) -> Value:
+    async def _read(
+        self, key: tuple[Any, ...], read: Callable[[], Value], threads: asyncio.Semaphore
+    ) -> Value:
         try:
-            async with self._threads:
+            async with threads:
                 value = await in_thread(read)
         finally:
             del self._reading[key]

@@ -81,6 +81,7 @@ def job_details(identifier: str, view: JobView, now: datetime) -> Json:
         "id": identifier,
         **_row(job),
         "ended": job.has_ended,
+        "mayHaveKeptSeries": view.may_have_kept_series,
         "phaseTime": _seconds(report.phase_time),
         "worldSize": status.world_size,
         "generation": status.rendezvous_generation or "",

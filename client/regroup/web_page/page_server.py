@@ -81,6 +81,7 @@ class PageServer:
             "/api/jobs": self._jobs,
             "/api/job": self._job,
             "/api/series": self._series,
+            "/api/kept-series": self._kept_series,
             "/api/checkpoints": self._checkpoints,
             "/api/logs": self._logs,
         }
@@ -97,6 +98,8 @@ class PageServer:
             return _text(403, f"This server is 127.0.0.1:{access.port}, under no other name.\n")
         if request.method != "GET":
             return web.Response(status=405, headers={"Allow": "GET"})
+        if request.path != "/" and not access.is_own_page(request.headers.get("Sec-Fetch-Site")):
+            return _text(403, "Only the page itself may ask for this.\n")
         has_session = access.has_session(request.cookies.get(access.cookie_name))
         if request.path == "/" and TOKEN in request.query:
             return self._enter(request.query[TOKEN], has_session)
@@ -125,6 +128,9 @@ class PageServer:
 
     async def _series(self, request: web.Request) -> web.Response:
         return _json(request, await self._answers.series(_field(request, "id")))
+
+    async def _kept_series(self, request: web.Request) -> web.Response:
+        return _json(request, await self._answers.kept_series(_field(request, "id")))
 
     async def _checkpoints(self, request: web.Request) -> web.Response:
         return _json(request, await self._answers.checkpoints(_field(request, "id")))

@@ -101,6 +101,12 @@ RULES = (
         "infrastructure",
         True,
     ),
+    Rule(
+        "init container",
+        lambda pod: bool(pod.ended_container) and pod.exit_code not in _ASKED_TO_END,
+        "Restart",  # bounded: what it fetches may be away, or not exist
+        "application",
+    ),
     Rule("out of memory", lambda pod: pod.exit_reason == "OOMKilled", "Restart", "application"),
     Rule("wrong usage", lambda pod: pod.exit_code == WRONG_USAGE, "FailJob", "application"),
     Rule(
@@ -126,10 +132,12 @@ def describe(pod: Pod, rule: Rule) -> str:
     """One sentence on the end of a pod: which, where, how it ended, and why."""
     where = f" on node {pod.node}" if pod.node else ""
     code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-    ended = f"{pod.role} pod {pod.name}{where} ended{code} ({rule.name})"
+    name = f"{rule.name} {pod.ended_container}" if pod.ended_container else rule.name
+    ended = f"{pod.role} pod {pod.name}{where} ended{code} ({name})"
     why = _WHY.get(rule.name) or _why(pod)
     if not why and rule.cause == "application":
-        why = f"it gave no reason (see kubectl logs {pod.name})"
+        which = f" -c {pod.ended_container}" if pod.ended_container else ""
+        why = f"it gave no reason (see kubectl logs {pod.name}{which})"
     return f"{ended}: {why}" if why else ended
 
 

@@ -93,8 +93,7 @@ def read_pod(document: Object) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     main = _main_of(status.get("containerStatuses", []), role)
     waiting_container, waiting = _waiting(status, main, role)
-    state = main.get("state", {})
-    ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
+    ended_container, ended = _end(status, main)
     annotations = metadata.get("annotations", {})
     volumes = spec.get("volumes", [])
     return Pod(
@@ -122,6 +121,7 @@ def read_pod(document: Object) -> Pod:
         ended=_time(ended.get("finishedAt")),
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
+        ended_container=ended_container,
         image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
         image_id=main.get("imageID", "")[:_LONGEST_IMAGE],
         claims=tuple(
@@ -233,6 +233,21 @@ def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
         if waiting.get("reason", "") not in _PASSING:
             return "" if container is main else container["name"], waiting
     return "", main.get("state", {}).get("waiting", {})
+
+
+def _end(status: Object, main: Object) -> tuple[str, Object]:
+    """The last end of the main container, without a name. Of a pod that has failed before that ran:
+    the init container that failed, and its end.
+    """
+    for moment in ("state", "lastState"):
+        if terminated := main.get(moment, {}).get("terminated"):
+            return "", terminated
+    before = status.get("initContainerStatuses", []) if status.get("phase") == "Failed" else []
+    for container in before:
+        terminated = container.get("state", {}).get("terminated", {})
+        if terminated.get("exitCode"):
+            return container["name"], terminated
+    return "", {}
 
 
 def read_claim(document: Object) -> Claim:

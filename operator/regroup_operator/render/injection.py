@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Object
-from regroup_operator.render.pods import container_security, main_of
+from regroup_operator.render.pods import LAST_LINES, container_security, main_of
 
 SOURCE = "/opt/agent/."
 """Folder of the agent in the operator's image."""
@@ -38,6 +38,7 @@ def inject(pod: Object, image: str, pull_policy: str) -> None:
         "command": ["cp", "-r", SOURCE, names.AGENT_FOLDER],
         "resources": _RESOURCES,
         "securityContext": container_security(read_only=True),
+        "terminationMessagePolicy": LAST_LINES,
         "volumeMounts": [mount],
     }
     spec, main = pod["spec"], main_of(pod)

@@ -41,6 +41,8 @@ LAUNCHER_OBJECTS = {
 }
 USER = 1000
 """User and group of the images of Regroup."""
+LAST_LINES = "FallbackToLogsOnError"
+"""Policy of a container that shows the last lines of its log where it has written no message."""
 
 
 # --- identity -------------------------------------------------------------------------------------
@@ -203,7 +205,8 @@ def worker(job: Job, settings: Settings, place: tuple[int, int], main: Object) -
     container["image"] = as_recorded(container["image"], trainer_image(job, settings))
     container.pop("args", None)
     if prepares := rendered["spec"].get("initContainers"):
-        rendered["spec"]["initContainers"] = [{"image": container["image"], **c} for c in prepares]
+        shown = {"image": container["image"], "terminationMessagePolicy": LAST_LINES}
+        rendered["spec"]["initContainers"] = [{**shown, **c} for c in prepares]
     extra = rendered["metadata"]
     described = metadata(job, names.worker(job.name, index, incarnation))
     described["labels"] = {
@@ -250,7 +253,7 @@ def _worker_spec(job: Job, settings: Settings, main: Object) -> Object:
         **main,
         "resources": spec.resources.model_dump(by_alias=True, exclude_none=True),
         "securityContext": container_security(read_only=user_image(spec) is None),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": LAST_LINES,
         "volumeMounts": [*main["volumeMounts"], {"name": "shm", "mountPath": "/dev/shm"}],
     }
     pod = pod_spec(job, settings)

@@ -13,6 +13,7 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import COMMAND_FIELD, Script, user_script
 from regroup_operator.observe.observed import Job
 from regroup_operator.render.pods import (
+    LAST_LINES,
     avoiding,
     container_security,
     directory,
@@ -57,7 +58,7 @@ def store_pod(job: Job, settings: Settings, term: int, excluded: Iterable[str]) 
         "readinessProbe": {"tcpSocket": {"port": STORE_PORT}, "periodSeconds": 1},
         "resources": STORE_RESOURCES,
         "securityContext": container_security(read_only=True),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": LAST_LINES,
         "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
     }
     template = (spec.template or {}).get("spec") or {}

@@ -22,6 +22,7 @@ from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render import injection
 from regroup_operator.render.coordinator_resources import resources_for
 from regroup_operator.render.pods import (
+    LAST_LINES,
     LAUNCHER_OBJECTS,
     avoiding,
     container_security,
@@ -257,7 +258,7 @@ def coordinator_pod(
         },
         "resources": coordinator_needs(job, settings),
         "securityContext": container_security(read_only=True),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": LAST_LINES,
         "volumeMounts": mounts(job),
     }
     pod = {

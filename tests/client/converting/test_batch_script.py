@@ -125,7 +125,9 @@ def test_a_launcher_in_variables_is_read_through_them() -> None:
 @pytest.mark.parametrize(
     ("line", "workers", "ranks"),
     [
-        ("torchrun train.py", 1, None),
+        ("torchrun train.py", 1, 1),
+        ("torchrun --nproc-per-node=$N train.py", 1, None),
+        ("torchrun --nproc-per-node=gpu train.py", 1, None),
         ("torchrun --standalone --nproc-per-node 4 train.py", 1, 4),
         ("torchrun --nnodes 1:4 --nproc-per-node=8 train.py", 4, 8),
         ("python train.py", 1, 1),
@@ -133,12 +135,19 @@ def test_a_launcher_in_variables_is_read_through_them() -> None:
         ("srun -N 4 --ntasks-per-node 8 python train.py", 4, 8),
         ("srun -N2 -n16 python -m package.train", 2, 8),
         ("srun -n 4 python train.py", 4, 1),
-        ("srun --nodes=2-4 --gpus-per-node=8 torchrun train.py", 4, None),
+        ("srun --nodes=2-4 --gpus-per-node=8 torchrun train.py", 4, 1),
     ],
 )
 def test_nodes_are_workers_and_tasks_are_ranks(line: str, workers: int, ranks: int | None) -> None:
     spec = command(line)["spec"]
     assert (spec["replicas"], spec.get("nprocPerNode")) == (workers, ranks)
+
+
+def test_several_programs_of_one_srun_are_refused() -> None:
+    words = ["srun", "--het-group=0", "python", "a.py", ":", "--het-group=1", "python", "b.py"]
+    refusal = convert_command(words, ConvertOptions()).refusal
+    assert refusal is not None
+    assert "srun starts several programs, with : between them" in refusal.text
 
 
 def test_a_range_of_nodes_becomes_the_bounds_of_an_elastic_job() -> None:

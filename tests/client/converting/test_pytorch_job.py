@@ -73,6 +73,16 @@ def test_a_master_alone_is_the_only_worker() -> None:
     assert (spec["replicas"], "checkpoint" in spec) == (1, False)
 
 
+def test_workers_of_which_there_are_none_do_not_say_what_the_master_runs() -> None:
+    job = put(JOB, f"{SPECS}.Worker.replicas", 0)
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    worker |= {"image": "another/image", "args": []}
+    spec = spec_of(job)
+    assert (spec["replicas"], spec["image"]) == (1, "my/image")
+    assert spec["template"]["spec"]["containers"][0]["command"][-1] == "1"
+    assert "is left out: its replicas are 0" in left_out(job)
+
+
 def test_types_of_replicas_may_be_written_in_any_case() -> None:
     specs = JOB["spec"]["pytorchReplicaSpecs"]
     lower = {"master": specs["Master"], "WORKER": specs["Worker"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup.diagnosis.live_progress import with_live_progress
+from regroup.diagnosis.live_progress import live_steps, with_live_progress
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord
 from tests.support.cluster_objects import NOW, job_record, running_status
@@ -83,3 +83,25 @@ def test_a_job_without_metrics_is_not_asked(job: JobRecord) -> None:
 
 def test_without_jobs_nobody_is_asked() -> None:
     assert with_live_progress(PlayedPorts(), [], NOW) == ([], set())
+
+
+STEPS = '{"workers":[{"index":0,"step":131},{"index":2,"step":130}]}'
+
+
+def test_the_coordinator_says_how_far_each_worker_is() -> None:
+    ports = PlayedPorts(STEPS)
+    job = job_record(running_status(coordinatorTerm=3))
+    assert live_steps(ports, job) == {0: 131, 2: 130}
+    assert ports.asked == [("team", "gpt-c3", 8471, "/steps")]
+
+
+@pytest.mark.parametrize("answer", [ClusterError("forbidden", 403), "<html>", '{"workers":[{}]}'])
+def test_steps_that_cannot_be_had_are_left_out(answer: str | ClusterError) -> None:
+    assert live_steps(PlayedPorts(answer), job_record(running_status(coordinatorTerm=3))) == {}
+
+
+@pytest.mark.parametrize("status", [{"coordinatorTerm": 0}, {"phase": "Suspended"}])
+def test_a_job_without_a_coordinator_is_not_asked_for_steps(status: dict[str, object]) -> None:
+    ports = PlayedPorts(STEPS)
+    assert live_steps(ports, job_record(running_status(**{"coordinatorTerm": 3, **status}))) == {}
+    assert ports.asked == []

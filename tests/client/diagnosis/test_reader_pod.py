@@ -103,7 +103,6 @@ def test_a_suspended_job_is_read_by_the_images_that_it_had() -> None:
 @pytest.mark.parametrize(
     ("status", "fields", "why"),
     [
-        ({"images": IMAGES}, {}, "job gpt has no checkpoint yet"),
         ({"checkpoint": {"lastStep": 7}}, {}, "it is not known which images it ran"),
         (SAVED, {**ALONE, "checkpoint": {"storage": {"emptyDir": {}}}}, "lie in its pods"),
         (SAVED, {"replicas": -1}, "its spec is invalid: "),

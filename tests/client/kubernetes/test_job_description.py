@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regroup.kubernetes.event_record import read_events
-from regroup.kubernetes.job_description import describe, description_lines
+from regroup.kubernetes.job_description import describe, description_lines, worker_table
 from regroup.kubernetes.output import structured
 from tests.support.cluster_objects import (
     NOW,
@@ -44,6 +44,13 @@ def test_the_pod_and_exit_code_are_shown_where_the_message_leaves_them_out() -> 
 
 def test_a_status_of_another_release_is_named() -> None:
     assert "Cannot be read:  status.recoveries" in described(recoveries=[{"time": "?"}])
+
+
+def test_workers_have_a_column_of_the_steps_that_are_known() -> None:
+    header, first, *_, last = worker_table(job_record(running_status()), {0: 131})
+    assert header.split() == ["WORKER", "STATE", "FIRST", "RANK", "STEP", "POD", "NODE"]
+    assert first.split() == ["0", "Training", "0", "131", "gpt-w0-1", "n1"]
+    assert last.split()[3] == "-"
 
 
 def test_workers_beyond_those_of_the_status_are_counted() -> None:

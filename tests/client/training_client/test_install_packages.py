@@ -6,7 +6,11 @@ import ensurepip
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,14 +34,16 @@ def make_wheel(folder: Path, name: str, *needs: str) -> None:
         wheel.writestr(record, f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{record},,\n")
 
 
-def install(tmp_path: Path, *packages: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as an init container does."""
+def install(
+    tmp_path: Path, *packages: str, index: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the program as an init container does. `index`: its variables, by default of a folder."""
+    folder = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PIP),
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path),
         "HOME": str(tmp_path),
+        **(folder if index is None else index),
     }
     command = [sys.executable, install_packages.__file__, str(tmp_path / "out"), *packages]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -65,6 +71,67 @@ def test_what_is_there_already_and_what_cannot_be_had(tmp_path: Path) -> None:
     done = install(tmp_path, "nobody-has-this")
     assert done.returncode == 1
     assert "No matching distribution found for nobody-has-this" in done.stderr
+
+
+@contextmanager
+def served_index(folder: Path) -> Iterator[str]:
+    """An index of the packages in a folder, at the address of a node as others reach it."""
+    pages = {"/simple/wanted/": b'<a href="/wanted-1.0-py3-none-any.whl">wanted</a>'}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            file = folder / self.path.rpartition("/")[2]
+            body = pages.get(self.path) or (file.read_bytes() if file.is_file() else b"")
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html" if self.path in pages else "x/wheel")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://user:secret@127.0.0.1:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@needs_pip
+def test_an_index_is_asked_and_one_that_is_away_is_named_without_its_password(
+    tmp_path: Path,
+) -> None:
+    make_wheel(tmp_path, "wanted")
+    (tmp_path / "out").mkdir()
+    with served_index(tmp_path) as url:
+        index = {"PIP_INDEX_URL": url, "PIP_RETRIES": "0"}
+        done = install(tmp_path, "wanted", index=index)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "out/wanted.py").exists()
+        other = install(tmp_path, "nobody-has-this", index=index)
+        assert other.stderr.endswith("No matching distribution found for nobody-has-this\n")
+    away = install(tmp_path, "wanted", index=index)
+    assert away.returncode == 1
+    last = away.stderr.splitlines()[-1]
+    assert last.startswith("packages: wanted: the index 127.0.0.1:")
+    assert "is not reached from this pod ([Errno 111] Connection refused): check" in last
+    assert "secret" not in away.stdout + last
+
+
+def test_an_index_without_an_address_or_behind_a_proxy_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HTTPS_PROXY", raising=False)
+    monkeypatch.delenv("https_proxy", raising=False)
+    assert install_packages.index_problem({}) == ""
+    assert "is none" in install_packages.index_problem({"PIP_INDEX_URL": "http://[x"})
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert install_packages.index_problem({"PIP_INDEX_URL": "http://127.0.0.1:1"}) == ""
 
 
 def test_an_image_without_pip_is_one_sentence(

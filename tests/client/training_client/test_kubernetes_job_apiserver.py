@@ -346,7 +346,7 @@ def test_metrics_of_a_job_that_rests_come_from_a_pod_of_the_moment(
     assert len(ran) == 1
     assert readers(team) == []
     monkeypatch.setitem(KEPT, "series", False)
-    with pytest.raises(TrainingClientError, match="has left none on claim shared: FileNotFound"):
+    with pytest.raises(TrainingClientError, match="left no metrics on claim shared: FileNotFound"):
         saved.metrics()
     assert readers(team) == []
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,20 @@ def test_another_one_is_pickled_with_all_that_an_image_lacks(tmp_path: Path) -> 
     done = run(code, tmp_path / "code")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out").read_text() == "hello world"
+
+
+async def waits() -> None:
+    pass
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [waits, yields, functools.partial(waits)])
+def test_a_function_whose_call_would_train_nothing_is_refused(function: Any) -> None:
+    with pytest.raises(CodeError, match="does not run its body, since it is async or yields"):
+        code_of_function(function, {}, None, None)
 
 
 def test_a_pickled_function_needs_the_python_that_pickled_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from demo.programs import chromium
 from regroup.web_page.page_answers import PageAnswers
 from regroup.web_page.page_server import PageServer
 from tests.support.page_source import HOSTILE, PageSource
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -202,6 +203,28 @@ def test_workers_have_a_column_of_steps_where_these_are_known(
         assert table.get_by_role("columnheader", name="Step").count() == knows_steps
         assert table.get_by_role("cell", name="120").count() == 3 * knows_steps
         assert table.get_by_role("cell", name="job-0-w2-1").is_visible()
+
+
+def test_the_loss_of_a_job_that_rests_is_read_when_it_is_asked_for(browser: Browser) -> None:
+    """By the keyboard. What goes wrong stays to be read, and can be tried again."""
+    source = PageSource(rests=True, kept_error="job job-0 cannot be read: it has no claim")
+    with served(source) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(LOOK_MILLISECONDS)
+        page.goto(address)
+        page.get_by_role("link", name="team/job-0", exact=True).click()
+        button = page.get_by_role("button", name="Read the loss from the volume")
+        button.press("Enter")
+        page.get_by_text(source.kept_error).wait_for()
+        read = source.reads["series"]
+        page.wait_for_function("() => !document.getElementById('read-series').disabled")
+        wait_until("the page to read on", lambda: source.reads["series"] > read + 1)
+        assert page.get_by_text(source.kept_error).is_visible()
+        source.kept_error = ""
+        button.press("Enter")
+        page.get_by_role("img", name="Loss over time, from 3.0000 to 2.0100").wait_for()
+        page.locator("#chart canvas").wait_for()
+        assert not button.is_visible()
 
 
 def test_text_can_be_read_in_light_and_in_dark(browser: Browser) -> None:

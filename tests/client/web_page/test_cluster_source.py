@@ -10,10 +10,10 @@ import pytest
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.pod_channels import CommandOutput
-from regroup.web_page.cluster_source import ClusterSource
+from regroup.web_page.cluster_source import MOST_KEPT, ClusterSource
 from regroup.web_page.job_source import NoSuchJobError, SourceError
 from regroup_operator.api.resource import Object
-from regroup_trainer.protocol.job_status import Series, SeriesPoint
+from regroup_trainer.protocol.job_status import STEPS_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
 
 SAVED = '[{"step": 100, "path": "/data/step-100", "sizeBytes": 5}, {"step": 50, "path": "/data"}]'
@@ -44,6 +44,8 @@ class Api:
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         self._refuse("series")
+        if path == STEPS_PATH:
+            return '{"workers": [{"index": 1, "step": 131}]}'
         return self.series.model_dump_json()
 
     def run_in_pod(
@@ -81,6 +83,13 @@ def test_a_job_is_shown_with_the_ranks_of_its_workers_and_stragglers() -> None:
     assert view.events[0].reason == "WorkerLost"
 
 
+def test_workers_have_the_steps_that_the_coordinator_knows() -> None:
+    api = Api(coordinatorTerm=1)
+    assert [row.step for row in source(api).view("team/gpt").workers] == [None, 131, None]
+    api.refused = {"series"}  # who may read jobs may not always reach pods
+    assert [row.step for row in source(api).view("team/gpt").workers] == [None] * 3
+
+
 def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
     slow = [{"rank": 2, "node": "n2", "percent": 40}]
     view = source(Api(stragglers=slow, worldSize=2**31 - 1, readyReplicas=1)).view("team/gpt")
@@ -113,6 +122,63 @@ def test_series_come_from_the_coordinator_if_one_runs() -> None:
     assert source(api).series("team/gpt") == api.series.points
     api.roles = {}
     assert source(api).series("team/gpt") == ()
+
+
+def resting(monkeypatch: pytest.MonkeyPatch, **status: Any) -> tuple[Api, list[str]]:
+    """A job without pods, and the jobs whose volumes were read."""
+    api, read = Api(**{"phase": "Succeeded", **status}), list[str]()
+    api.roles = {}
+
+    def kept_series(_api: object, namespace: str, name: str) -> str:
+        read.append(f"{namespace}/{name}")
+        return api.series.model_dump_json()
+
+    monkeypatch.setattr("regroup.web_page.cluster_source.kept_series", kept_series)
+    return api, read
+
+
+def test_the_series_of_a_job_that_rests_is_read_once_and_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, read = resting(monkeypatch)
+    page = source(api)
+    assert page.view("team/gpt").may_have_kept_series
+    assert (page.series("team/gpt"), read) == ((), [])
+    for _ in range(2):
+        assert page.kept_series("team/gpt") == api.series.points
+        assert page.series("team/gpt") == api.series.points
+    assert read == ["team/gpt"]
+
+
+def test_a_series_from_before_the_job_trained_on_is_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, read = resting(monkeypatch, phase="Suspended")
+    page = source(api)
+    page.kept_series("team/gpt")
+    api.status["progress"] = {"step": 400}
+    assert page.series("team/gpt") == ()
+    page.kept_series("team/gpt")
+    assert len(read) == 2
+
+
+def test_many_series_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, read = resting(monkeypatch)
+    page = source(api)
+    for n in (*range(MOST_KEPT + 1), 0):
+        page.kept_series(f"team/gpt-{n}")
+    assert len(read) == MOST_KEPT + 2
+
+
+@pytest.mark.parametrize("status", [{"phase": "Running"}, {"progress": {"step": 0}}])
+def test_a_job_that_has_left_no_series_gets_no_pod(
+    monkeypatch: pytest.MonkeyPatch, status: dict[str, Any]
+) -> None:
+    api, read = resting(monkeypatch, **status)
+    assert not source(api).view("team/gpt").may_have_kept_series
+    with pytest.raises(SourceError, match="job gpt trains, or has not trained yet"):
+        source(api).kept_series("team/gpt")
+    assert read == []
 
 
 def test_a_series_that_cannot_be_read_is_said() -> None:

@@ -85,6 +85,18 @@ async def test_a_name_that_resolves_to_loopback_is_refused(host: str) -> None:
             assert own.status == 303  # the token was not used up
 
 
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+async def test_a_page_of_another_port_is_refused_though_the_cookie_goes_along(site: str) -> None:
+    source = PageSource(rests=True)
+    async with browsing(source) as client:
+        url = "/api/kept-series?id=team/job-0"
+        async with client.get(url, headers={"Sec-Fetch-Site": site}) as answer:
+            assert answer.status == 403
+        assert not source.reads
+        async with client.get(url, headers={"Sec-Fetch-Site": "same-origin"}) as own:
+            assert len((await own.json())["loss"]) == 100
+
+
 async def test_localhost_is_a_name_of_it() -> None:
     async with serving() as (address, base), aiohttp.ClientSession() as client:
         headers = {"Host": f"localhost:{base.rpartition(':')[2]}"}

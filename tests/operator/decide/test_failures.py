@@ -8,6 +8,7 @@ import pytest
 
 from regroup_operator.decide.failures import FailureAction, classify, describe
 from regroup_operator.observe.observed import Pod
+from regroup_trainer.agent.start import find_problem
 from regroup_trainer.agent.termination import termination_message
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -62,6 +63,13 @@ JSON_PROGRESS = '{"time": "2026-01-01T10:00:00.123+00:00", "level": "INFO", "mes
             "RestartIgnoreBudget",
         ),
         (make_pod(128, exit_reason="StartError"), "not started", "Restart"),
+        (make_pod(2, ended_container="packages"), "init container", "Restart"),
+        (make_pod(143, ended_container="packages"), "asked to leave", "RestartIgnoreBudget"),
+        (
+            make_pod(128, exit_reason="StartError", ended_container="packages"),
+            "not started",
+            "Restart",
+        ),
         (make_pod(127, exit_reason="ContainerCannotRun"), "not started", "Restart"),
         (make_pod(126, exit_reason="ContainerCannotRun"), "not started", "Restart"),
         (make_pod(128, exit_reason="CreateContainerError"), "not started", "Restart"),
@@ -88,6 +96,26 @@ def test_an_end_is_described_by_its_code_and_the_last_line() -> None:
     assert describe(pod, classify(pod)) == (
         "worker pod gpt-w0-1 ended with exit code 1 (program failed): ValueError: no data"
     )
+
+
+def test_a_python_that_has_no_packages_of_ours_ends_the_job_and_is_named() -> None:
+    """What the agent's starter writes in an image of the user."""
+    problem = find_problem("3.9", ["3.11", "3.12"])
+    pod = make_pod(2, exit_message=f"regroup: {problem}\n")
+    assert classify(pod).action == "FailJob"
+    assert "the Python of this image is 3.9; launcher regroup runs" in describe(pod, classify(pod))
+
+
+def test_an_init_container_that_failed_is_named_and_blames_no_node() -> None:
+    pod = make_pod(1, node="n2", ended_container="packages", exit_message="ERROR: no einops\n")
+    rule = classify(pod)
+    assert (rule.cause, rule.blames_node) == ("application", False)
+    assert describe(pod, rule) == (
+        "worker pod gpt-w0-1 on node n2 ended with exit code 1 (init container packages): "
+        "ERROR: no einops"
+    )
+    silent = make_pod(1, ended_container="packages")
+    assert describe(silent, classify(silent)).endswith("(see kubectl logs gpt-w0-1 -c packages)")
 
 
 def test_a_killed_pod_is_described_by_its_signal_and_not_by_what_it_wrote_last() -> None:

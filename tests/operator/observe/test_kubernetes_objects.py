@@ -68,6 +68,34 @@ def test_of_the_containers_of_a_worker_the_one_that_cannot_start_is_shown(
     assert (pod.waiting_container, pod.waiting_reason) == (container, reason)
 
 
+def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
+    terminated = {"exitCode": code, "reason": "Error", "message": message}
+    return {"name": name, "state": {"terminated": terminated}}
+
+
+def test_the_end_of_an_init_container_is_that_of_a_pod_whose_main_container_never_ran() -> None:
+    before = [ended("regroup-agent", 0), ended("packages", 1, "no such package")]
+    beside = [waits("trainer", WAITS)]
+    status = {"phase": "Failed", "initContainerStatuses": before, "containerStatuses": beside}
+    pod = read_pod({**make_pod(), "status": status})
+    assert (pod.ended_container, pod.exit_code) == ("packages", 1)
+    assert pod.exit_message == "no such package"
+
+
+@pytest.mark.parametrize(
+    ("phase", "before", "beside"),
+    [
+        ("Failed", ended("packages", 1), ended("trainer", 3)),
+        ("Failed", ended("packages", 0), waits("trainer", WAITS)),
+        ("Pending", ended("packages", 1), waits("trainer", WAITS)),
+    ],
+)
+def test_otherwise_it_is_not(phase: str, before: dict[str, Any], beside: dict[str, Any]) -> None:
+    status = {"phase": phase, "initContainerStatuses": [before], "containerStatuses": [beside]}
+    pod = read_pod({**make_pod(), "status": status})
+    assert (pod.ended_container, pod.exit_code) in [("", 3), ("", None)]
+
+
 def test_what_registries_runtimes_and_schedulers_report_is_one_printable_line() -> None:
     written = "no\n2026-01-01 INFO other/gpt: \x1b[2Jdone"
     place = {"type": "PodScheduled", "reason": "Unschedulable", "message": written}

@@ -66,6 +66,15 @@ def test_an_init_container_without_an_image_has_that_of_the_workers(fields: dict
     assert "image" not in template["spec"]["initContainers"][0]
 
 
+def test_a_worker_shows_what_its_init_containers_wrote_last_unless_the_template_says_else() -> None:
+    silent = {"name": "data", "image": "d", "terminationMessagePolicy": "File"}
+    template = {"spec": {"initContainers": [{"name": "packages"}, silent]}}
+    worker = make_worker(template=template, image="my/image:1")
+    policies = {c["name"]: c["terminationMessagePolicy"] for c in worker["spec"]["initContainers"]}
+    logs = "FallbackToLogsOnError"
+    assert policies == {"regroup-agent": logs, "packages": logs, "data": "File"}
+
+
 @pytest.mark.parametrize("fields", [{"template": OWN, "trainer": None}, {"image": "my/image:1"}])
 def test_only_our_own_image_has_a_root_that_cannot_be_written(fields: dict[str, Any]) -> None:
     assert main_of(make_worker(**fields))["securityContext"]["readOnlyRootFilesystem"] is False

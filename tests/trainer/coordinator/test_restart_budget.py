@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from regroup.training_client import run_pickled
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.coordinator.restart_budget import (
@@ -80,6 +86,18 @@ def test_an_error_of_usage_ends_a_script_at_once_where_all_ranks_show_it() -> No
     assert StartFailures().awaits_others(*failed(USAGE, exit_code=2), now=2.9)
     full = "OSError: [Errno 28] No space left on device"
     assert not any(tries(*[failed(full, full, exit_code=2)] * 5))
+
+
+def test_a_pickle_of_another_python_ends_the_job_at_its_first_start_and_is_quoted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "python").write_text("3.9")
+    program = shutil.copy(run_pickled.__file__, tmp_path)
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    current, failure = failed(ended.stderr, ended.stderr, exit_code=ended.returncode)
+    assert tries((current, failure)) == [True]
+    why = describe(make_end(0, ended.stderr, exit_code=ended.returncode), None)
+    assert ": the function was pickled by Python 3.9, and this image has 3." in why
 
 
 def test_exit_code_2_says_that_a_rank_is_hopeless_by_an_error_of_ours_alone() -> None:

@@ -21,6 +21,8 @@ from regroup_trainer.protocol.job_status import (
     CoordinatorStatus,
     MemberStatus,
     RequestAnswer,
+    WorkerStep,
+    WorkerSteps,
 )
 from regroup_trainer.protocol.ledger import FailedStarts
 from regroup_trainer.protocol.message import TEXT_LIMIT, named
@@ -302,6 +304,12 @@ def _here(state: State) -> list[MemberStatus]:
     current = state.current
     places = [current.place_of(member.name) if current else None for member in members]
     return [_member(m.hello, place, m.step, "") for m, place in zip(members, places, strict=True)]
+
+
+def steps_of_workers(state: State) -> WorkerSteps:
+    """The answer to GET /steps."""
+    placed = (member for member in _here(state) if member.rank is not None)
+    return WorkerSteps(workers=tuple(WorkerStep(index=m.index, step=m.step) for m in placed))
 
 
 def _lost(state: State) -> list[MemberStatus]:

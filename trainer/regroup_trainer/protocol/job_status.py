@@ -168,6 +168,25 @@ class Series(Message):
     """The oldest first."""
 
 
+STEPS_PATH = "/steps"
+"""Where a coordinator serves WorkerSteps to whoever reaches its port."""
+
+
+class WorkerStep(Message):
+    """How far one worker is."""
+
+    index: int
+    step: int
+    """The last one that it reported."""
+
+
+class WorkerSteps(Message):
+    """How far the workers are that have a rank, at this moment."""
+
+    workers: tuple[WorkerStep, ...] = ()
+    """By index."""
+
+
 WATCH_LINE_SECONDS = (1.0, 5.0)
 """Least and longest time between two lines of a watch while nothing changes."""
 WATCH_LINE_BYTES = 64 * 1024

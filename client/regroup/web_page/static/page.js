@@ -16,6 +16,8 @@ let chartData = null;
 let round = 0; // raised when another view begins: late answers of the former one do not count
 let timer = 0;
 let lastSlow = 0;
+let mayReadSeries = false; // whether the job rests, and its volume may have its loss
+let keptNote = ""; // how far the reading of what a job has left on its volume is
 
 // --- what is shown of a value ------------------------------------------------------------------
 
@@ -179,6 +181,7 @@ async function pollJob(mine) {
   if (mine !== round) return;
   showFacts(job);
   showTimeline(job.timeline);
+  mayReadSeries = job.mayHaveKeptSeries;
   if (changed || !byId("job-title").dataset.shown) showJob(job);
   await Promise.all([part(mine, "chart-note", pollSeries), part(mine, "logs-note", pollLogs)]);
   if (Date.now() - lastSlow > SLOW_POLL_MILLISECONDS) {
@@ -339,13 +342,36 @@ async function pollSeries(mine) {
 function describeChart() {
   const { step, loss: values } = chartData;
   const known = values.filter((value) => value !== null);
-  setText("chart-note", known.length
-    ? "Where steps were lost, the line of the steps falls."
-    : "No loss was reported yet.");
+  const isMissing = mayReadSeries && !step.length;
+  const without = isMissing
+    ? "The job rests, and its loss lies on its volume. A pod is started to read it, and deleted."
+    : "No loss was reported yet.";
+  setText("chart-note", keptNote
+    || (known.length ? "Where steps were lost, the line of the steps falls." : without));
+  byId("read-series").hidden = !isMissing;
   byId("chart").setAttribute("aria-label", known.length
     ? `Loss over time, from ${loss(known[0])} to ${loss(known[known.length - 1])}, `
       + `up to step ${step[step.length - 1]}`
     : "Loss over time: no loss was reported yet");
+}
+
+// Only when it is asked for: it takes a pod with the job's volume.
+async function readKeptSeries() {
+  const mine = round;
+  const show = (note, isReading) => {
+    if (mine !== round) return;
+    keptNote = note;
+    byId("read-series").disabled = isReading;
+    describeChart();
+  };
+  show("A pod is started that reads the loss from the job's volume...", true);
+  try {
+    await get(api("kept-series", { id: view.job }));
+    show("", false);
+  } catch (error) {
+    show(error.message, false);
+  }
+  if (mine === round) schedule(0);
 }
 
 function drawChart() {
@@ -431,6 +457,9 @@ function route() {
 
 function clearJob() {
   removeChart();
+  keptNote = "";
+  byId("read-series").hidden = true;
+  byId("read-series").disabled = false;
   const title = byId("job-title");
   title.textContent = view.job === undefined ? "" : view.job;
   delete title.dataset.shown;
@@ -459,6 +488,7 @@ byId("filter").addEventListener("input", () => {
   schedule(200);
 });
 byId("rank").addEventListener("input", () => schedule(200));
+byId("read-series").addEventListener("click", readKeptSeries);
 byId("previous").addEventListener("click", turn);
 byId("next").addEventListener("click", turn);
 window.addEventListener("hashchange", route);

@@ -688,6 +688,20 @@ async def test_the_metrics_carry_the_jobs_name(setup: Setup) -> None:
     assert "trainingjob_lost_work_seconds_total" in series
 
 
+async def test_whoever_reaches_the_port_reads_how_far_the_workers_are(setup: Setup) -> None:
+    async def steps() -> object:
+        headers = {"Authorization": "none"}
+        async with setup.session.get(f"{setup.url}/steps", headers=headers) as answer:
+            assert answer.status == 200
+            return await answer.json()
+
+    assert await steps() == {"workers": []}
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
+    assert await steps() == {"workers": [{"index": 0, "step": 0}]}
+    await socket.close()
+
+
 async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     now = time.monotonic()

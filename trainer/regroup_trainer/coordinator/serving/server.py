@@ -31,6 +31,7 @@ from regroup_trainer.coordinator.coordinator_status import (
     handed_over,
     message_of,
     phase_of,
+    steps_of_workers,
 )
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import (
@@ -54,7 +55,12 @@ from regroup_trainer.coordinator.serving.volume_work import VolumeWork
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.generation import GenerationRecord, RecordWanted
-from regroup_trainer.protocol.job_status import SERIES_PATH, WATCH_LINE_SECONDS, CoordinatorStatus
+from regroup_trainer.protocol.job_status import (
+    SERIES_PATH,
+    STEPS_PATH,
+    WATCH_LINE_SECONDS,
+    CoordinatorStatus,
+)
 from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT, describe_invalid, quote
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
@@ -159,6 +165,7 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get(SERIES_PATH, self._series_now)
+        app.router.add_get(STEPS_PATH, self._steps_now)
         return app
 
     @contextlib.asynccontextmanager
@@ -459,6 +466,10 @@ class Server:
 
     async def _series_now(self, _request: web.Request) -> web.Response:
         return web.Response(text=self._series.text(), content_type="application/json")
+
+    async def _steps_now(self, _request: web.Request) -> web.Response:
+        text = steps_of_workers(self._core.state).model_dump_json()
+        return web.Response(text=text, content_type="application/json")
 
     # --- effects ----------------------------------------------------------------------------------
 
