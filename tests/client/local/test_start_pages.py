@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from regroup.cli.command_line import main
 from regroup_trainer.checkpoint.commands import main as checkpoint
 from tests.support.documented_commands import commands
+from tests.support.optional_packages import needs_re2
 
 THIS_MACHINE = Path(__file__).parents[3] / "docs/start/this-machine.md"
 PAGE = Path(__file__).parents[3] / "docs/start/your-script.md"
@@ -33,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@needs_re2
 @pytest.mark.timeout(280)
 def test_the_page_runs_as_it_stands_with_its_kill(folder: Path) -> None:
     command = ["run", str(folder / "job.yaml"), "--plain", "--directory", str(folder / "run")]

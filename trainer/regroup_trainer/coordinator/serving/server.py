@@ -260,6 +260,8 @@ class Server:
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        # Since Python 3.12 aiohttp handles a request before the loop sees the end that follows it.
+        await asyncio.sleep(0)
         if request.transport is None or request.transport.is_closing():
             return web.Response()  # to nobody: a peer that gave up costs no more than this
         self.connections.request(request.transport)
