@@ -1,8 +1,9 @@
 """One reconcile, as a story: read the job, observe, plan, write the status, follow the coordinator,
 execute, emit events.
 
-The status is written before the actions, and only over the object that was read. What the plan must
-remember is durable before any action rests on it, and two operators cannot act on the same state.
+The status is written before the actions, and only over an object that reads as it did. What the
+plan must remember is durable before any action rests on it, and two operators cannot act on the
+same state.
 """
 
 from __future__ import annotations
