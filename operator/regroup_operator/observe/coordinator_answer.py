@@ -75,6 +75,8 @@ def read_answer(
     if data.count(b",") > values:
         raise ValueError(f"it has more than {values} values, and the job {workers} workers")
     document = from_json(data, allow_inf_nan=False)
+    if b"\\" in data or not data.isascii():  # nothing else holds a control character
+        _replace_control_characters(document)
     if problem := _out_of_bounds(document):
         raise ValueError(problem)
     status = CoordinatorStatus.read(document)
@@ -85,6 +87,24 @@ def read_answer(
     if problem := _too_many(status, workers):
         raise ValueError(problem)
     return status.model_copy(update={"stragglers": status.stragglers[:STRAGGLERS_KEPT]})
+
+
+def _replace_control_characters(document: Any) -> None:
+    """Replace what a terminal would interpret in all texts of a document, which status and Events
+    show. Line breaks and tabs stay, and so do the lengths. Without recursion.
+    """
+    waiting: list[dict[str, Any] | list[Any]] = [document] if isinstance(document, dict) else []
+    while waiting:
+        whole = waiting.pop()
+        for place, value in whole.items() if isinstance(whole, dict) else enumerate(whole):
+            if isinstance(value, dict | list):
+                waiting.append(value)
+            elif isinstance(value, str) and not value.isprintable():
+                whole[place] = "".join(map(_shown, value))  # type: ignore[index]
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() or character in "\n\t" else "\ufffd"
 
 
 def _too_many(status: CoordinatorStatus, workers: int) -> str:

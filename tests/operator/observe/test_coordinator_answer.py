@@ -117,7 +117,7 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
         (("generation",), [1, 2**70], ".generation: must lie between"),
         (("a" * 9999,), 1, "aaa..."),
-        (("protocol",), "a\x1b[2J", "protocol 'a\\x1b[2J': protocol: "),
+        (("protocol",), "a\x1b[2J", "protocol 'a\ufffd[2J': protocol: "),
         (("protocol",), "a" * 9999, "aaa..."),
     ],
 )
@@ -129,6 +129,16 @@ def test_a_value_that_cannot_be_is_refused_with_its_field(
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("path", [("message",), ("members", 0, "lost"), ("recoveries", 0, "pod")])
+@pytest.mark.parametrize("control", ["\x1b", "\x07", "\r", "\x9b", "\u202e"])
+def test_no_text_holds_what_a_terminal_would_interpret(path: tuple[Any, ...], control: str) -> None:
+    """Whoever prints the status as it is, by a template of kubectl, prints it to a terminal."""
+    text = f"lost{control}[2J\nnode é\tgone"
+    shown = read_answer(changed(path, text), 1).model_dump_json()
+    expected = json.dumps(text.replace(control, "\ufffd"), ensure_ascii=False)
+    assert expected in shown
 
 
 @pytest.mark.parametrize(
