@@ -8,6 +8,7 @@ a time or a number that calculations survive. An answer outside the bounds is no
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +92,7 @@ def read_answer(
 
 def _replace_control_characters(document: Any) -> None:
     """Replace what a terminal would interpret in all texts of a document, which status and Events
-    show. Line breaks and tabs stay, and so do the lengths. Without recursion.
+    show. Line breaks, tabs and wide spaces stay, and so do the lengths. Without recursion.
     """
     waiting: list[dict[str, Any] | list[Any]] = [document] if isinstance(document, dict) else []
     while waiting:
@@ -104,7 +105,8 @@ def _replace_control_characters(document: Any) -> None:
 
 
 def _shown(character: str) -> str:
-    return character if character.isprintable() or character in "\n\t" else "\ufffd"
+    is_space = character in "\n\t" or unicodedata.category(character) == "Zs"
+    return character if is_space or character.isprintable() else "\ufffd"
 
 
 def _too_many(status: CoordinatorStatus, workers: int) -> str:

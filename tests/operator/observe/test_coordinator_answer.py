@@ -135,7 +135,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_field(
 @pytest.mark.parametrize("control", ["\x1b", "\x07", "\r", "\x9b", "\u202e"])
 def test_no_text_holds_what_a_terminal_would_interpret(path: tuple[Any, ...], control: str) -> None:
     """Whoever prints the status as it is, by a template of kubectl, prints it to a terminal."""
-    text = f"lost{control}[2J\nnode é\tgone"
+    text = f"lost{control}[2J\nnode\u3000é\u00a0\tgone"
     shown = read_answer(changed(path, text), 1).model_dump_json()
     expected = json.dumps(text.replace(control, "\ufffd"), ensure_ascii=False)
     assert expected in shown
