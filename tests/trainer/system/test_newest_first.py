@@ -48,6 +48,10 @@ class Site:
 class Noting(asyncio.Protocol):
     def __init__(self, served: list[bytes]) -> None:
         self._served = served
+        self.is_connected = False
+
+    def connection_made(self, _transport: asyncio.BaseTransport) -> None:
+        self.is_connected = True
 
     def data_received(self, data: bytes) -> None:
         self._served.append(data)
@@ -60,8 +64,7 @@ async def site() -> AsyncIterator[Site]:
     yield made
     for peer in made.peers:
         peer.close()
-    made.listener.close()
-    await asyncio.sleep(0)
+    await made.listener.close()
 
 
 def is_closed(peer: socket.socket) -> bool:
@@ -136,3 +139,22 @@ async def test_without_a_place_for_one_more_others_wait_in_the_kernel(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not site.served
     await until("it to be served", lambda: len(site.served) == 1)
+
+
+async def test_one_that_is_taken_while_it_closes_is_served_before_its_end() -> None:
+    """Nobody would close it afterwards."""
+    taken, was_served, ends = Noting([]), list[bool](), list[asyncio.Task[None]]()
+
+    async def end() -> None:
+        await listener.close()
+        was_served.append(taken.is_connected)
+
+    def take() -> Noting:
+        ends.append(asyncio.create_task(end()))
+        return taken
+
+    (listening,) = await bound_sockets("127.0.0.1", 0)
+    listener = NewestFirst([listening], take, lambda: LIMIT)
+    with socket.create_connection(listening.getsockname(), timeout=10):
+        await until("its end", lambda: bool(was_served))
+    assert was_served == [True]

@@ -85,8 +85,10 @@ class NewestFirst:
         self._drop_old(time.monotonic())
         return self._waiting[0].since if self._waiting else None
 
-    def close(self) -> None:
-        """Accept none from now on, and close those that wait."""
+    async def close(self) -> None:
+        """Accept none from now on, and close those that wait. Those that are taken just now are
+        served after that: whoever ends the protocols finds them all.
+        """
         if self._timer is not None:
             self._timer.cancel()
         for one in self._listening:
@@ -94,6 +96,7 @@ class NewestFirst:
             one.close()
         while self._waiting:
             self._waiting.pop().peer.close()
+        await asyncio.gather(*self._serving)
 
     def _accept_all(self) -> None:
         self._timer = None

@@ -59,7 +59,7 @@ class Listening:
 
     async def cleanup(self) -> None:
         """Serve no more."""
-        self._listener.close()
+        await self._listener.close()
         await self._runner.cleanup()
         self._connections.abort_handed_over()
 
