@@ -46,10 +46,19 @@ def played_node(server: ApiServer, name: str, run: Command) -> Iterator[None]:
         _add_node(Api(server.kubeconfig), name, runner.addresses[0][1])
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(_end(runner), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _end(runner: web.AppRunner) -> None:
+    """Serve no more. TLS would wait for the API server's farewell, and nobody waits for that."""
+    assert runner.server is not None
+    for connection in runner.server.connections:
+        if connection.transport is not None:
+            connection.transport.abort()
+    await runner.cleanup()
 
 
 async def _serve(server: ApiServer, run: Command) -> web.AppRunner:

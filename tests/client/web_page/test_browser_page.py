@@ -104,7 +104,6 @@ def served(source: PageSource) -> Iterator[str]:
         wait_for(server.close())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(loop.shutdown_asyncgens())  # and what closed connections await
         loop.close()
 
 
