@@ -1,6 +1,4 @@
-"""A process of bench/data_resume.py: prints "ready" after its imports, then the time that its
-subject took to resume.
-"""
+"""A process of bench/data_resume.py: prints the time that its subject took to resume."""
 
 from __future__ import annotations
 
@@ -126,7 +124,6 @@ def main(subject: str, samples: int) -> None:
     warnings.simplefilter("ignore")
     resume = SUBJECTS[subject]()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    print("ready", flush=True)
     position = samples * 9 // 10 // BATCH * BATCH
     start = time.perf_counter()
     resume(samples, position)

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.long]
 ROUNDS, AT_ONCE = 14, 10
 WARM = 4
 """Rounds in which each path of the program is taken for the first time."""
-GROWTH_MIB = 2.0
-"""Of a hundred jobs. A leak of 20 kB a job would be found."""
+GROWTH_MIB = 1.0
+"""Of fifty jobs. A leak of 20 kB a job would be found."""
 
 
 def test_a_hundred_jobs_that_come_and_go_leave_nothing_in_memory(
@@ -33,7 +33,13 @@ def test_a_hundred_jobs_that_come_and_go_leave_nothing_in_memory(
         for _ in range(ROUNDS):
             come_and_go(jobs)
     print(f"MiB after each {AT_ONCE} jobs: {shown(sizes)}")
-    assert max(sizes) - max(sizes[:WARM]) <= GROWTH_MIB, shown(sizes)
+    assert steady_growth(sizes[WARM - 1 :]) <= GROWTH_MIB, shown(sizes)
+
+
+def steady_growth(sizes: Sequence[float]) -> float:
+    """In each half. A thread more, or an arena that is taken once, is no leak."""
+    middle = len(sizes) // 2
+    return min(sizes[middle] - sizes[0], sizes[-1] - sizes[middle])
 
 
 def shown(sizes: Sequence[float]) -> str:
