@@ -49,6 +49,8 @@ ORDER = ("simulate-failure", "scale", "suspend", '"suspend":true', "resume", '"s
 """Commands that change the job, in the order in which they can all succeed; the others come
 before.
 """
+ASKING = ("simulate-failure", "checkpoint verify", "checkpoint export")
+"""Commands that ask before they make or delete pods."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -75,7 +77,7 @@ def as_typed(text: str, job: Job, pod: str, node: str) -> str:
         "KIND OBJECT": f"service {job.name}-coordinator",
     }  # fmt: skip
     pattern = "|".join(rf"\b{name}\b(?!:)" for name in names)
-    yes = " --yes" if "simulate-failure" in text else ""
+    yes = " --yes" if any(verb in text for verb in ASKING) else ""
     return re.sub(pattern, lambda found: names[found[0]], text) + yes
 
 
@@ -114,7 +116,7 @@ def test_commands_for_a_cluster_do_what_pages_say(
     manifest["spec"]["trainer"]["training"]["steps"] = 1_000_000
     job = installation.start(manifest)
     assert job.name == "gpt", "as in the pages"
-    job.wait_for_ranks(3, seconds=120)
+    job.wait_until_whole_and_saved()
     environment = shell(installation, job, tmp_path)
     node = installation.kubectl.read("nodes")["items"][0]["metadata"]["name"]
     pod = job.workers()[-1]["metadata"]["name"]
