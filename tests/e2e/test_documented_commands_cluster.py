@@ -114,6 +114,7 @@ def test_commands_for_a_cluster_do_what_pages_say(
 ) -> None:
     manifest = yaml.safe_load(SAMPLE.read_text())
     manifest["spec"]["trainer"]["training"]["steps"] = 1_000_000
+    manifest["spec"]["checkpoint"]["intervalSteps"] = 20
     job = installation.start(manifest)
     assert job.name == "gpt", "as in the pages"
     job.wait_until_whole_and_saved()
