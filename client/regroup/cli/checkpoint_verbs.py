@@ -93,11 +93,12 @@ def verify(cluster: ChosenCluster, name: str, step: int | None, yes: bool) -> No
     Exit code: 0 whole, 1 damaged or an error, 3 the volume could not be read.
     """
     from regroup.diagnosis.reader_pod import with_step
+    from regroup.kubernetes.cluster_api import lines_of
     from regroup_trainer.protocol.message import printable
 
     with _reading(cluster, name, with_step(["verify"], step), yes) as stream:
-        for line in _lines(stream.chunks()):
-            click.echo(printable(line))
+        for line in lines_of(stream.chunks()):
+            click.echo(printable(line.decode(errors="replace")))
         ended = _require_end(stream)
     if said := ended.stderr.strip():
         note(printable(said))
@@ -147,18 +148,18 @@ def export(cluster: ChosenCluster, name: str, step: int | None, out: Path, yes: 
 
 def _listed(cluster: ChosenCluster, name: str, yes: bool) -> list[SavedCheckpoint]:
     """The checkpoints, as far as they can be read."""
-    from regroup.diagnosis.job_reader import newest_worker
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.pod_record import read_pods
-    from regroup.local.checkpoint_list import MODULE, directory_of, list_command, only_newest
+    from regroup.kubernetes.pod_record import newest_running, read_pods
+    from regroup.local.checkpoint_list import directory_of, only_newest, worker_command
+    from regroup_operator.api.names import WORKER
 
     api, namespace = cluster.api, cluster.namespace
     newest = read_job(api.job(namespace, name)).status.checkpoint
     directory = directory_of(newest)
     if directory is None:
         return only_newest(newest)
-    if worker := newest_worker(read_pods(api.pods(namespace, name))):
-        words = [*worker.command[:-1], MODULE, *list_command(directory)]
+    if worker := newest_running(read_pods(api.pods(namespace, name)), WORKER):
+        words = worker_command(worker.command, directory)
         return _read(api.run_in_pod(namespace, worker, words, LIST_SECONDS))
     if not yes:
         note(
@@ -228,16 +229,6 @@ def _reading(
         raise click.ClickException(str(error)) from None
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a stream, as they come."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
-    if rest:
-        yield rest.decode(errors="replace")
-
-
 @contextmanager
 def _writable(out: Path) -> Iterator[None]:
     """Raises what this machine's disk says as a click.ClickException. Else it would pass for an
@@ -265,12 +256,12 @@ def _write(file: BinaryIO, chunks: Iterable[bytes], out: Path) -> tuple[str, int
 
 def _exported_step(ended: CommandOutput, checksum: str) -> str:
     """The step that was exported, once the checksum of what has come is that of what was sent."""
-    from regroup.local.checkpoint_list import EXPORT_END
+    from regroup.local.checkpoint_list import exported_step
 
     _require_success(ended)
-    if not (found := EXPORT_END.findall(ended.stderr)) or found[-1][1] != checksum:
+    if (step := exported_step(ended.stderr, checksum)) is None:
         raise click.ClickException("what has come is not what was sent: try again")
-    return str(found[-1][0])
+    return step
 
 
 def _require_end(stream: CommandStream) -> CommandOutput:
@@ -280,8 +271,7 @@ def _require_end(stream: CommandStream) -> CommandOutput:
 
 
 def _require_success(ended: CommandOutput) -> None:
-    from regroup_trainer.protocol.message import printable
+    from regroup.local.checkpoint_list import error_of
 
     if ended.exit_code:
-        words = " ".join(ended.stderr.rpartition("Error: ")[2].split())
-        raise click.ClickException(printable(words[:500]) or f"exit code {ended.exit_code}")
+        raise click.ClickException(error_of(ended.stderr, ended.exit_code))

@@ -6,7 +6,7 @@ That needs no worker that runs, and takes no memory from one that does.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -15,17 +15,10 @@ from regroup.diagnosis.short_pods import running_pods
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.pod_record import PodRecord
-from regroup_operator.api.names import WORKER
 
 NOT_FOUND, FORBIDDEN = 404, 403
 START_SECONDS = 300.0
 """For the pod to be placed, to pull its image and to mount the volume."""
-
-
-def newest_worker(pods: Iterable[PodRecord]) -> PodRecord | None:
-    """The newest of a job's pods in which a worker runs."""
-    running = [p for p in pods if p.role == WORKER and p.phase == "Running" and not p.deleting]
-    return max(running, key=lambda pod: (len(pod.name), pod.name), default=None)
 
 
 def checkpoint_reader(api: ClusterApi, namespace: str, name: str, words: Sequence[str]) -> Reader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -299,16 +299,8 @@ class ClusterApi:
         """Yield each line of an answer once it comes."""
         with self._explained(asked):
             response = call(_preload_content=False, **options)
-            rest = b""
             try:
-                for chunk in response.stream(decode_content=True):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    yield from lines
-                    if len(rest) > LONGEST_LINE:
-                        yield rest
-                        rest = b""
-                if rest:
-                    yield rest
+                yield from lines_of(response.stream(decode_content=True))
             finally:
                 response.close()
 
@@ -346,3 +338,16 @@ def _object(asked: Request, text: bytes) -> Object:
             "server?"
         )
     return value
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Each line of a stream once it comes. What is longer than LONGEST_LINE comes in parts."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+        if len(rest) > LONGEST_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest

@@ -83,6 +83,12 @@ def read_pods(documents: Iterable[Object]) -> list[PodRecord]:
     return sorted(pods, key=lambda pod: (pod.role == WORKER, pod.index or 0, pod.name))
 
 
+def newest_running(pods: Iterable[PodRecord], role: str) -> PodRecord | None:
+    """The newest of a job's pods of that role that run."""
+    running = (p for p in pods if (p.role, p.phase) == (role, "Running") and not p.deleting)
+    return max(running, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9
+
+
 def _read_pod(document: Object) -> PodRecord:
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     status, labels = document.get("status") or {}, metadata.get("labels") or {}

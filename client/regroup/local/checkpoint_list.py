@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from regroup_operator.api.status import CheckpointStatus
+from regroup_trainer.protocol.message import printable
 
 MODULE = "regroup_trainer.checkpoint"
 CHECKPOINTS = "checkpoints"
 """In a job's folder."""
 EXPORT_COMMAND = ("export", "--out", "-")
 """Words behind the module: the weights as one file of safetensors, on standard output."""
-EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
+_EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
 """What that command writes to standard error at last: the step, and the checksum of the file."""
+MOST_SHOWN = 500
+"""Characters of what a program says."""
 
 
 class SavedCheckpoint(BaseModel):
@@ -42,6 +46,23 @@ _list = TypeAdapter(list[SavedCheckpoint])
 def list_command(directory: str) -> list[str]:
     """The words behind the module that list the checkpoints of a job's folder."""
     return ["list", directory, "--json"]
+
+
+def worker_command(command: Sequence[str], directory: str) -> list[str]:
+    """The same in a worker's pod, whose main container has this command."""
+    return [*command[:-1], MODULE, *list_command(directory)]
+
+
+def exported_step(stderr: str, checksum: str) -> str | None:
+    """The step that an export wrote; None unless its checksum is the one of what has come."""
+    found = _EXPORT_END.findall(stderr)
+    return str(found[-1][0]) if found and found[-1][1] == checksum else None
+
+
+def error_of(stderr: str, exit_code: int) -> str:
+    """What one of these commands says of its failure, in a line."""
+    words = " ".join(stderr.rpartition("Error: ")[2].split())
+    return printable(words[:MOST_SHOWN]) or f"exit code {exit_code}"
 
 
 def read_list(text: str) -> list[SavedCheckpoint]:

@@ -18,14 +18,13 @@ from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_channels import CommandStream
 from regroup.kubernetes.pod_logs import Follower, choose, read_logs
-from regroup.kubernetes.pod_record import PodRecord, read_pods
+from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.local.checkpoint_list import (
     EXPORT_COMMAND,
-    MODULE,
     SavedCheckpoint,
     directory_of,
-    list_command,
     only_newest,
+    worker_command,
 )
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
@@ -100,7 +99,7 @@ class KubernetesJob(Job):
         directory = directory_of(newest)
         if directory is None or pod is None:
             return only_newest(newest)
-        words = [*pod.command[:-1], MODULE, *list_command(directory)]
+        words = worker_command(pod.command, directory)
         done = self.api.run_in_pod(self.namespace, pod, words, READ_SECONDS)
         if done.exit_code:
             reason = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
@@ -141,10 +140,7 @@ class KubernetesJob(Job):
         return read_pods(self.api.pods(self.namespace, self.name))
 
     def _running(self, role: str) -> PodRecord | None:
-        """The newest pod of that role that runs."""
-        found = [p for p in self._pods() if p.role == role and p.phase == "Running"]
-        living = [pod for pod in found if not pod.deleting]
-        return max(living, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9
+        return newest_running(self._pods(), role)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regroup.local.checkpoint_list import EXPORT_END
+from regroup.local.checkpoint_list import MOST_SHOWN, error_of, exported_step
 from regroup.training_client.client_errors import TrainingClientError
 from regroup_trainer.protocol.exit_codes import KILLED
 from regroup_trainer.protocol.message import printable, shorten
@@ -26,8 +26,6 @@ ITEM_BYTES = {
 _MOST_HEADER_BYTES = 2**24
 _MOST_WEIGHTS = 2**17
 _MOST_DIMENSIONS = 32
-_MOST_SHOWN = 500
-"""Characters of what a program says."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,8 @@ class _Content:
         """Raises TrainingClientError where more follows, or the checksum differs."""
         if self._rest or any(self._stream.chunks):
             raise self.unreadable("more follows than its header says")
-        found = EXPORT_END.findall(self._require_success().stderr)
-        if not found or found[-1][1] != self._checksum.hexdigest():
+        said = self._require_success().stderr
+        if exported_step(said, self._checksum.hexdigest()) is None:
             raise self.unreadable("its checksum differs")
 
     def _require_success(self) -> Ending:
@@ -135,12 +133,8 @@ class _Content:
                 "tensor may be too large for it; use `regroup checkpoint export` instead"
             )
         if ending.exit_code:
-            words = " ".join(ending.stderr.rpartition("Error: ")[2].split())
-            reason = printable(words[:_MOST_SHOWN])
-            raise TrainingClientError(
-                f"load_state_dict: {reason or f'exit code {ending.exit_code}'} "
-                f"(in {self._stream.where})"
-            )
+            reason = error_of(ending.stderr, ending.exit_code)
+            raise TrainingClientError(f"load_state_dict: {reason} (in {self._stream.where})")
         return ending
 
     def unreadable(self, why: str) -> TrainingClientError:
@@ -167,7 +161,7 @@ def _parse(content: _Content, header: bytes) -> list[Weight]:
             weights.append(weight)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise content.unreadable(
-            f"its header is none ({printable(str(error)[:_MOST_SHOWN])})"
+            f"its header is none ({printable(str(error)[:MOST_SHOWN])})"
         ) from None
     return weights
 

@@ -13,14 +13,13 @@ from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord, read_events
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.pod_logs import choose, read_logs
-from regroup.kubernetes.pod_record import PodRecord, read_pods
+from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.local.checkpoint_list import (
-    MODULE,
     SavedCheckpoint,
     directory_of,
-    list_command,
     only_newest,
     read_list,
+    worker_command,
 )
 from regroup.local.display import without_escapes
 from regroup.web_page.job_source import (
@@ -77,7 +76,7 @@ class ClusterSource:
         has found.
         """
         namespace, name = self._place(identifier)
-        pod = _running(self._pods(namespace, name), COORDINATOR)
+        pod = newest_running(self._pods(namespace, name), COORDINATOR)
         if pod is None:
             return self._remembered(identifier)
         return _points(
@@ -110,11 +109,11 @@ class ClusterSource:
         """All, as a worker's pod lists them; the newest alone where none does."""
         namespace, name = self._place(identifier)
         newest = read_job(self._api.job(namespace, name)).status.checkpoint
-        pod = _running(self._pods(namespace, name), WORKER)
+        pod = newest_running(self._pods(namespace, name), WORKER)
         directory = directory_of(newest)
         if directory is None or pod is None:
             return only_newest(newest)
-        words = [*pod.command[:-1], MODULE, *list_command(directory)]
+        words = worker_command(pod.command, directory)
         try:
             return read_list(self._api.run_in_pod(namespace, pod, words, POD_SECONDS).stdout)
         except (ClusterError, ValueError):  # who may read jobs may not always run commands in pods
@@ -210,9 +209,3 @@ def _with_rank(job: JobRecord, rank: int | None, pods: list[PodRecord]) -> list[
         if None not in (rank, one.rank) and 0 <= (rank or 0) - (one.rank or 0) < ranks
     }
     return [pod for pod in pods if pod.name in named] or pods
-
-
-def _running(pods: Sequence[PodRecord], role: str) -> PodRecord | None:
-    """The newest pod of that role that runs."""
-    found = [pod for pod in pods if (pod.role, pod.phase) == (role, "Running") and not pod.deleting]
-    return max(found, key=lambda pod: (len(pod.name), pod.name), default=None)

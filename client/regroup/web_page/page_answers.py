@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from regroup.web_page import page_data
@@ -65,7 +66,7 @@ class PageAnswers:
     async def kept_series(self, identifier: str) -> bytes:
         """The same of a job that rests; the source remembers it."""
         key = ("kept series", identifier)
-        read = lambda: self._source.kept_series(identifier)  # noqa: E731
+        read = partial(self._source.kept_series, identifier)
         points = await self._recent(key, read, 0.0, self._slow_threads)
         return _encoded(page_data.series_columns(points))
 

@@ -109,7 +109,7 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     if outcome := find_outcome(job, observed, now):
         return end(job, outcome)
     if job.suspend:
-        return suspend(job, observed, _leader_blocker(job, observed), now)
+        return suspend(job, observed, _leader_blocker(_blocker(job, observed), observed), now)
     if was_suspended(observed):
         return tear_down(job, observed)
     if isinstance(job, InvalidJob):
@@ -149,7 +149,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     replaced = replace_unresponsive(job, rest, losses.status, now)
     rest = _without(rest, replaced.actions)
     started = _start(job, replaced.status, observed, blocker, now)
-    refused = _leader_blocker(job, observed)
+    refused = _leader_blocker(blocker, observed)
     leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
     rest = _with_planned_service(_without(rest, slow.actions), leader.actions)
@@ -176,9 +176,8 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     )
 
 
-def _leader_blocker(job: AnyJob, observed: Observed) -> Waiting | None:
+def _leader_blocker(blocker: Waiting | None, observed: Observed) -> Waiting | None:
     """Why no coordinator, or store, may be made now."""
-    blocker = _blocker(job, observed) if isinstance(job, Job) else job.problem
     return blocker or _held_back(observed, CreateCoordinator, CreateStore)
 
 
@@ -213,10 +212,12 @@ def _with_planned_service(observed: Observed, actions: Iterable[Action]) -> Obse
     return replace(observed, service=Service(planned.term, address="", is_planned=True))
 
 
-def _blocker(job: Job, observed: Observed) -> Waiting | None:
-    """Why no pod may be made although the spec is valid: an object of somebody else has the name of
-    one of the job's, or a claim is missing or not shared.
+def _blocker(job: AnyJob, observed: Observed) -> Waiting | None:
+    """Why no pod may be made: the spec is invalid, an object of somebody else has the name of one
+    of the job's, or a claim is missing or not shared.
     """
+    if isinstance(job, InvalidJob):
+        return job.problem
     if observed.conflict:
         return Waiting.of(WaitingReason.ObjectConflict, observed.conflict)
     storage = job.spec.checkpoint.storage

@@ -6,16 +6,15 @@ import ensurepip
 import os
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from regroup.training_client import install_packages
+from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 BUNDLED = Path(ensurepip.__file__).parent / "_bundled"
 PIP = next(BUNDLED.glob("pip-*.whl"), None)
@@ -73,33 +72,33 @@ def test_what_is_there_already_and_what_cannot_be_had(tmp_path: Path) -> None:
     assert "No matching distribution found for nobody-has-this" in done.stderr
 
 
-@contextmanager
-def served_index(folder: Path) -> Iterator[str]:
+class Index(LoopbackServer):
     """An index of the packages in a folder, at the address of a node as others reach it."""
-    pages = {"/simple/wanted/": b'<a href="/wanted-1.0-py3-none-any.whl">wanted</a>'}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            file = folder / self.path.rpartition("/")[2]
-            body = pages.get(self.path) or (file.read_bytes() if file.is_file() else b"")
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "text/html" if self.path in pages else "x/wheel")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__("127.0.0.1", 0)
 
-        def log_message(self, *_: object) -> None:
-            pass
+    @property
+    def url(self) -> str:
+        """With a password."""
+        return f"http://user:secret@127.0.0.1:{self._server.server_port}/simple"
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://user:secret@127.0.0.1:{server.server_port}/simple"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        folder = self._folder
+        pages = {"/simple/wanted/": b'<a href="/wanted-1.0-py3-none-any.whl">wanted</a>'}
+
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:
+                file = folder / self.path.rpartition("/")[2]
+                body = pages.get(self.path) or (file.read_bytes() if file.is_file() else b"")
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Type", "text/html" if self.path in pages else "x/wheel")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        return Handler
 
 
 @needs_pip
@@ -108,8 +107,8 @@ def test_an_index_is_asked_and_one_that_is_away_is_named_without_its_password(
 ) -> None:
     make_wheel(tmp_path, "wanted")
     (tmp_path / "out").mkdir()
-    with served_index(tmp_path) as url:
-        index = {"PIP_INDEX_URL": url, "PIP_RETRIES": "0"}
+    with Index(tmp_path) as server:
+        index = {"PIP_INDEX_URL": server.url, "PIP_RETRIES": "0"}
         done = install(tmp_path, "wanted", index=index)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "out/wanted.py").exists()

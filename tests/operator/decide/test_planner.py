@@ -203,39 +203,34 @@ def test_a_worker_that_keeps_failing_beside_two_that_train_waits_longer_and_fail
     assert len(simulation.workers()) == 3
 
 
-def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
-    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
+def keeps_failing(exit_code: int, **said: str) -> Simulation:
+    """A job of two restarts, all of whose workers have ended so six times."""
+    policy = {"maxRestarts": 2, "backoffSeconds": 0}
+    simulation = Simulation(spec=make_spec(restartPolicy=policy))
     simulation.run_rounds(2)
     for _ in range(6):
         for pod in simulation.workers():
-            simulation.fail(pod, exit_code=1)
+            simulation.fail(pod, exit_code, **said)
         simulation.round()
+    return simulation
+
+
+def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
+    simulation = keeps_failing(exit_code=1)
     assert simulation.status.phase == "Failed"
     assert "spec.restartPolicy.maxRestarts=2" in simulation.status.message
 
 
 def test_an_init_container_that_keeps_failing_fails_the_job_and_no_node_is_avoided() -> None:
-    policy = {"maxRestarts": 2, "backoffSeconds": 0}
-    simulation = Simulation(spec=make_spec(restartPolicy=policy))
-    simulation.run_rounds(2)
     said = {"ended_container": "packages", "exit_message": "ERROR: No matching distribution\n"}
-    for _ in range(6):
-        for pod in simulation.workers():
-            simulation.fail(pod, exit_code=1, **said)
-        simulation.round()
-    status = simulation.status
+    status = keeps_failing(exit_code=1, **said).status
     assert (status.phase, status.excluded_nodes, status.suspected_nodes) == ("Failed", (), ())
     assert "(init container packages): ERROR: No matching distribution" in status.message
 
 
 def test_containers_that_the_runtime_never_starts_fail_the_job_with_what_it_says() -> None:
-    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
-    simulation.run_rounds(2)
     said = {"exit_reason": "StartError", "exit_message": 'exec: "trian": not found in $PATH'}
-    for _ in range(6):
-        for pod in simulation.workers():
-            simulation.fail(pod, exit_code=128, **said)
-        simulation.round()
+    simulation = keeps_failing(exit_code=128, **said)
     assert simulation.status.phase == "Failed"
     assert simulation.status.restarts.application == 0
     message = simulation.status.message

@@ -168,47 +168,49 @@ async def test_a_message_to_many_agents_is_serialised_once(
     assert len(serialised) == len({*serialised})
 
 
-async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks: list[float] = []
+def ticks_of(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """Every tick from now on: when it was, and until when all that has arrived was read."""
+    ticks: list[tuple[float, float]] = []
     tick = setup.core.tick
 
     def noted(now: float, read_until: float) -> list[Effect]:
-        ticks.append(now)
+        ticks.append((now, read_until))
         return tick(now, read_until)
 
     monkeypatch.setattr(setup.core, "tick", noted)
+    return ticks
+
+
+async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = ticks_of(setup, monkeypatch)
     monkeypatch.setattr(setup.core, "pause", lambda _: SELDOM)
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > 5)
-    assert min(later - earlier for earlier, later in pairwise(ticks[2:5])) > 0.9 * SELDOM
+    pauses = [later - earlier for (earlier, _), (later, _) in pairwise(ticks[2:5])]
+    assert min(pauses) > 0.9 * SELDOM
     monkeypatch.setattr(setup.core, "pause", lambda _: TICK_SECONDS)
     await socket.close()
     count = len(ticks)
     await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > count + 20)
-    assert ticks[-1] - ticks[count] < 20 * SELDOM / 2
+    assert ticks[-1][0] - ticks[count][0] < 20 * SELDOM / 2
 
 
 async def test_nobody_is_blamed_for_heartbeats_whose_connection_is_not_served_yet(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known: list[float] = []
-    tick = setup.core.tick
-
-    def noted(now: float, read_until: float) -> list[Effect]:
-        known.append(read_until)
-        return tick(now, read_until)
-
-    monkeypatch.setattr(setup.core, "tick", noted)
+    ticks = ticks_of(setup, monkeypatch)
     monkeypatch.setattr(newest_first, "MOST_SERVED", 0)
     host, port = setup.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     begun = time.monotonic()
-    await asyncio.to_thread(wait_until, "ticks", lambda: len(known) > 20)
-    assert known[-1] < begun + 1 and known[-1] == known[-10]
+    await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > 20)
+    assert ticks[-1][1] < begun + 1 and ticks[-1][1] == ticks[-10][1]
     writer.close()
-    await asyncio.to_thread(wait_until, "the peer to give up", lambda: known[-1] != known[-10])
+    await asyncio.to_thread(
+        wait_until, "the peer to give up", lambda: ticks[-1][1] != ticks[-10][1]
+    )
 
 
 async def test_an_unknown_message_closes_the_connection(setup: Setup) -> None:
