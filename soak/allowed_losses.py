@@ -40,11 +40,30 @@ def over_allowed(evidence: Evidence, loss: Loss) -> int:
     of these may be made again. And a copy must come in time, whatever it was that was left: an
     interval after the one before, and one more if the ranks are killed while they copy. Torchrun's
     script does not go on before its save is whole. A job that begins anew had no checkpoint yet.
+    Steps that are made while the volume takes no files come onto it an interval after it takes them
+    again.
     """
     from_volume = loss.checkpoint or loss.resumed_from == 0
     interval = evidence.checkpoint_steps if from_volume else evidence.snapshot_steps
     late = loss.steps - interval * (1 if evidence.is_torchrun else 2)
+    if from_volume:
+        late -= sum(steps + interval for steps in _refused(evidence, loss))
     return max(0, late, newest_left(evidence, loss) - loss.resumed_from)
+
+
+def _refused(evidence: Evidence, loss: Loss) -> Iterator[int]:
+    """The lost steps that were made each time the volume took no files."""
+    for start, end in evidence.refusals:
+        made = range(_newest_commit(evidence, start), _newest_commit(evidence, end))
+        steps = min(made.stop, loss.known) - max(made.start, loss.resumed_from)
+        if start <= loss.time and steps > 0:
+            yield steps
+
+
+def _newest_commit(evidence: Evidence, moment: float) -> int:
+    """The step that the ranks had committed last at that time; 0 where none was seen."""
+    seen = [one for one in evidence.commits or () if one.time <= moment]
+    return max(seen, key=lambda one: one.time).step or 0 if seen else 0
 
 
 def newest_left(evidence: Evidence, loss: Loss) -> int:

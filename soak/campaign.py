@@ -66,6 +66,8 @@ class Campaign:
     """Job, and which of its ranks a fault has hit."""
     excused: list[tuple[str, float, float]] = field(default_factory=list)
     """Job, and from when to when nobody could expect steps of it: seconds since the epoch."""
+    refusals: list[tuple[str, float, float]] = field(default_factory=list)
+    """Job, and from when to when its volume took no files: seconds since the epoch."""
     tried: list[tuple[str, str]] = field(default_factory=list)
     """Job, and the kind of a fault that was tried on it."""
 
@@ -128,6 +130,8 @@ class Campaign:
             self._repair()
         if kind.halts:
             self.excused += [(one.name, entry["time"], time.time()) for one in felt]
+        if kind.refuses:
+            self.refusals.append((job.name, entry["time"], time.time()))
         self._write({"entry": "memory", "samples": watch.memory(self.site, jobs, fault.number)})
 
     def _repair(self) -> None:
@@ -182,6 +186,7 @@ class Campaign:
             looks=tuple(seen.looks[job.name]),
             min_replicas=MIN_REPLICAS,
             excused=tuple((a, b) for name, a, b in self.excused if name == job.name),
+            refusals=tuple((a, b) for name, a, b in self.refusals if name == job.name),
             hits=tuple(hit for name, hit in self.hits if name == job.name),
             faults=tuple(tried for name, tried in self.tried if name == job.name),
             duplicates=tuple(seen.duplicates[job.name]),

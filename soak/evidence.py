@@ -87,6 +87,8 @@ class Seen:
     """With fewer workers it cannot train."""
     excused: tuple[tuple[float, float], ...] = ()
     """From when to when nobody could expect steps: no answer of its volume, no power."""
+    refusals: tuple[tuple[float, float], ...] = ()
+    """From when to when its volume took no files."""
     hits: tuple[Hit, ...] = ()
     faults: tuple[str, ...] | None = None
     """The kinds of those that were tried on it, missed ones too; None: a former soak did not keep

@@ -18,6 +18,8 @@ class FaultKind:
     """Whether all jobs of the cluster may feel it, not only the one that it is meant for."""
     halts: bool = False
     """Whether nobody can expect steps before it is undone."""
+    refuses: bool = False
+    """Whether the job's volume takes no files before it is undone."""
     charges: tuple[str, ...] = ()
     """The causes among application and hang that `status.restarts` may count it as, once each."""
     spares: tuple[str, ...] = ()
@@ -55,10 +57,10 @@ FAULTS = (
     FaultKind("scheduler-away", 1, (5, 20), everywhere=True),
     FaultKind("controller-manager-away", 1, (5, 20), everywhere=True),
     FaultKind("operator-killed", 2, everywhere=True),
-    FaultKind("volume-full", 3, (5, 30)),
-    FaultKind("volume-silent", 3, (5, 40), halts=True),
-    FaultKind("volume-away", 1, (60, 150), halts=True),
-    FaultKind("volume-errors", 2, (5, 30), halts=True),
+    FaultKind("volume-full", 3, (5, 30), refuses=True),
+    FaultKind("volume-silent", 3, (5, 40), halts=True, refuses=True),
+    FaultKind("volume-away", 1, (60, 150), halts=True, refuses=True),
+    FaultKind("volume-errors", 2, (5, 30), halts=True, refuses=True),
     FaultKind("volume-slow", 2, (5, 40)),
     FaultKind("secret-deleted", 1, spares=("torchrun",)),  # it has no token
     FaultKind("service-deleted", 1),
@@ -66,7 +68,7 @@ FAULTS = (
     FaultKind("rank-out-of-memory", 2, charges=(APPLICATION,)),
     FaultKind("kubelet-restarted", 2, everywhere=True),
     FaultKind("containerd-restarted", 2, everywhere=True),
-    FaultKind("volume-read-only", 2, (5, 30)),
+    FaultKind("volume-read-only", 2, (5, 30), refuses=True),
     FaultKind("sidecar-killed", 2),
     FaultKind("ephemeral-storage-full", 2),
     FaultKind("clock-wrong", 2, (5, 30)),

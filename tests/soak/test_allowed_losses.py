@@ -156,6 +156,27 @@ def test_where_all_copies_died_no_step_before_the_newest_checkpoint_may_be_lost(
     assert written.verdict().lost_over_interval == 1
 
 
+@pytest.mark.parametrize(
+    ("refused", "over"),
+    [
+        ((), 6),
+        (((4.0, 8.5),), 1),  # steps 5 to 8, and an interval
+        (((4.0, 8.5), (11.0, 12.0)), 1),  # nothing of the second one was lost
+        (((3.0, 3.5), (4.0, 8.5)), 1),  # no step of the first one
+        (((3.0, 4.5), (5.0, 8.5)), 0),  # steps 4, and 6 to 8, and an interval each
+    ],
+)
+def test_steps_made_while_the_volume_took_no_files_come_onto_it_an_interval_later(
+    refused: tuple[tuple[float, float], ...], over: int, written: Written
+) -> None:
+    written.links[1]["resumed_from_step"] = 2
+    written.links[1]["from_checkpoint"] = True
+    written.second[:0] = [line(step, SECOND) for step in range(3, 9)]
+    written.change(copy_size=1, checkpoint_steps=1, hits=(hit(10.0, 0, 1, 2),), refusals=refused)
+    written.change(commits=tuple(Sample(float(step), step) for step in range(1, 15)))
+    assert written.verdict().lost_over_interval == over
+
+
 def test_a_script_of_torchrun_saves_before_it_goes_on(written: Written) -> None:
     written.links[1]["from_checkpoint"] = True
     written.change(is_torchrun=True, checkpoint_steps=1)

@@ -85,6 +85,17 @@ def test_the_clock_of_a_job_stands_while_nobody_can_expect_steps_of_it(
     assert [fault["proof"] for fault in campaign.unjudged] == ["it is gone"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "refused"), [("volume-full", ["first"]), ("volume-slow", []), ("rank-killed", [])]
+)
+def test_when_the_volume_took_no_files_is_kept(
+    kind: str, refused: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    struck_by(campaign, kind, monkeypatch, Struck("it is full"))
+    assert [name for name, _, _ in campaign.refusals] == refused
+
+
 def test_a_power_cut_of_all_nodes_hits_all_ranks_of_all_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

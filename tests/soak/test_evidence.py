@@ -38,6 +38,7 @@ def seed(tmp_path: Path) -> Path:
         hits=(Hit(10.0, frozenset({1}), 3, frozenset({"w1"})),),
         kept=(Kept(9.4, 9.5, (snapshot,), (Stored(5, FIRST),)),),
         excused=((100.0, 110.0),),
+        refusals=((90.0, 95.0),),
         looks=(PodLook(9.0, (TAKEN,), (TAKEN, UNSEEN)),),
     )
     found = written.written()
@@ -55,6 +56,7 @@ def test_what_was_kept_of_a_job_is_judged_as_it_was(seed: Path) -> None:
     read = evidence.read(job, reference.load_kept(seed))
     written = Written(job)
     written.change(hits=read.hits, kept=read.kept, excused=read.excused, looks=read.looks)
+    written.change(refusals=read.refusals)
     assert read == written.written()
     assert judge(read).lost_over_interval == 1, "the snapshot of step 9 was passed over"
 

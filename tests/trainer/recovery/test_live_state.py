@@ -13,6 +13,7 @@ from torch import nn
 
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
+from regroup_trainer.checkpoint.save_schedule import SaveTimer
 from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel.process_group import GenerationGroup, is_peer_loss
 from regroup_trainer.protocol.config import ResumePolicy
@@ -65,7 +66,7 @@ def make_stepper(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.S
 
 
 def make_resident() -> ResidentState:
-    return ResidentState(OLD, 1, make_stepper().updater, StepLog(), 0, 1, last_save=0.0)
+    return ResidentState(OLD, 1, make_stepper().updater, StepLog(), 0, 1, SaveTimer())
 
 
 def go_on(resident: ResidentState, volume: Restorer | None = None) -> LiveState | None:

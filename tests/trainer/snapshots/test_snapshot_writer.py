@@ -4,6 +4,7 @@ before its report; in one process.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import queue
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ from regroup_trainer.checkpoint.export import read_model
 from regroup_trainer.checkpoint.image import Image, allocated, size_of
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout, RunIdentity
 from regroup_trainer.checkpoint.save import Saver
+from regroup_trainer.checkpoint.save_schedule import SaveTimer
 from regroup_trainer.checkpoint.state_plan import StatePlan
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
@@ -118,9 +121,11 @@ class Rank:
         source = Source(self.state, lambda: self.plan, lambda: CARRIED)
         return MemorySnapshots(assignment, self.saver, source, self.reports)
 
-    def checkpointer(self, policy: CheckpointPolicy | None = None) -> Checkpointer:
+    def checkpointer(
+        self, policy: CheckpointPolicy | None = None, timer: SaveTimer | None = None
+    ) -> Checkpointer:
         return Checkpointer(
-            self.saver, self.state, policy or CheckpointPolicy(), self.reports, None
+            self.saver, self.state, policy or CheckpointPolicy(), self.reports, None, timer
         )
 
     @property
@@ -375,6 +380,32 @@ def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
     assert checkpointer.save_durably()
     assert rank.reports.next(CheckpointSaved).step == 3
     checkpointer.finish()
+
+
+def test_a_save_that_failed_or_was_given_up_is_due_again_long_before_the_next_interval(
+    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    rank = Rank(tmp_path, group)
+    policy = CheckpointPolicy(interval_steps=1000)
+    checkpointer = rank.checkpointer(policy, SaveTimer(now=lambda: now))
+    rank.step()
+    checkpointer.after_step()
+    with monkeypatch.context() as full:
+        full.setattr(shard_file, "write", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+        checkpointer.begin()
+        checkpointer.finish(state_lives_on=True)
+    assert rank.reports.next(CheckpointFailed).step == 1
+    assert not checkpointer.due()
+    now = 1000.0
+    assert checkpointer.due()
+    following = rank.checkpointer(policy, checkpointer.timer)  # the state goes on, rank 0 too
+    assert following.due()
+    following.begin()
+    assert not following.due()
+    following.give_up(state_lives_on=True)
+    now = 2000.0
+    assert rank.checkpointer(policy, following.timer).due()
 
 
 def test_a_state_that_lives_on_leaves_a_save_that_hangs_behind(

@@ -53,10 +53,10 @@ class Checkpointer:
         policy: CheckpointPolicy,
         channel: Sender,
         saved_step: int | None,
-        last_save: float | None = None,
+        timer: SaveTimer | None = None,
     ) -> None:
-        """`saved_step` is on the volume already. `last_save` is the time (monotonic) of this
-        process's last save, if it made one.
+        """`saved_step` is on the volume already. `timer` is that of the generation before, if the
+        state comes from it.
         """
         self._saver = saver
         self._state = state
@@ -64,7 +64,8 @@ class Checkpointer:
         self._channel = channel
         self._saved_step = saved_step
         self._clock = PhaseClock()
-        self._timer = SaveTimer(policy, last_save)
+        self.timer = timer or SaveTimer()
+        """When the next save is due; it goes on with the state."""
         self._snapshot: Snapshot | None = None
         self._save: Save | None = None
         self._saves = 0
@@ -89,11 +90,6 @@ class Checkpointer:
         return self._clock.seconds()
 
     @property
-    def last_save(self) -> float:
-        """When (monotonic) a save was last begun; at first, when this object was made."""
-        return self._timer.last
-
-    @property
     def saving(self) -> bool:
         """Whether a save is under way on this rank."""
         return self._save is not None
@@ -108,10 +104,10 @@ class Checkpointer:
         step = self._state.position.step + 1
         by_steps = due_by_steps(self._policy, step)
         if self._save is None:
-            return by_steps or self._postponed or self._timer.due()
+            return by_steps or self._postponed or self.timer.due(self._policy)
         if not self.is_late():
             return by_steps
-        if by_steps or self._timer.due():
+        if by_steps or self.timer.due(self._policy):
             self._postpone(step)
         return False
 
@@ -125,7 +121,7 @@ class Checkpointer:
 
     def begin(self) -> None:
         """Begin to save the present state, beside the following steps, unless the save before takes
-        too long. A failure is reported later; the next save tries again.
+        too long. A failure is reported later, and a save is soon due again.
         """
         if self._finish(self.is_late):
             self._begin()
@@ -141,7 +137,7 @@ class Checkpointer:
             self._save = Save(
                 self._saver, snapshot, self._parts, self._saves, self._state.position, self._policy
             )
-        self._timer.restart()
+        self.timer.restart()
 
     def plan(self) -> StatePlan:
         """What this rank stores of the present state."""
@@ -204,6 +200,7 @@ class Checkpointer:
         if self._save:
             self._save.wait_for_copy()
             self._save.give_up(0.0 if state_lives_on else _GRACE_SECONDS)
+            self.timer.note_failure(self._blocking)
 
     def _plan_once(self) -> Snapshot:
         if self._snapshot is None:
@@ -230,7 +227,7 @@ class Checkpointer:
     @property
     def _lasted(self) -> float:
         """Seconds since the last save was begun."""
-        return time.monotonic() - self._timer.last
+        return time.monotonic() - self.timer.last
 
     def _postpone(self, step: int) -> None:
         """Report, once for each save that takes too long, that the next one waits for its end."""
@@ -290,9 +287,11 @@ class Checkpointer:
                 self._succeeded = False
                 since = self._failing[0] if self._failing else time.time()
                 self._failing = since, failure.error
+                self.timer.note_failure(self._blocking)
                 self._report_failure(save.position.step, failure.stage, failure.error)
             else:
                 self._succeeded, self._failing = True, None
+                self.timer.note_success()
                 self._report_saved(published)
         return self._succeeded
 

@@ -231,7 +231,7 @@ CheckpointStage = Literal["write", "publish", "prune"]
 
 
 class CheckpointFailed(Report):
-    """A save failed. Training goes on, and the next interval tries again."""
+    """A save failed. Training goes on, and another save follows soon."""
 
     kind: Literal["checkpoint_failed"] = "checkpoint_failed"
     step: int

@@ -14,6 +14,7 @@ from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.history import known_end
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
+from regroup_trainer.checkpoint.save_schedule import SaveTimer
 from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
 from regroup_trainer.parallel.process_group import GenerationGroup, report_loss
@@ -122,8 +123,8 @@ def _start_live(
     joined: JoinedGeneration, restorer: Restorer, live: LiveState, resident: ResidentState | None
 ) -> tuple[Start, Restored]:
     restorer.begin_from_live(live.agreement)
-    last_save = resident.last_save if resident else None
-    start = Start(live.state, live.log, in_place=True, last_save=last_save)
+    timer = resident.timer if resident else None
+    start = Start(live.state, live.log, in_place=True, timer=timer)
     return start, _report(joined, start.state, "Peers")
 
 
@@ -141,7 +142,7 @@ def _start_restored(
         choice.log,
         in_place=False,
         saved_step=choice.manifest.step if choice.manifest and choice.path else None,
-        last_save=_monotonic(choice.saved.time) if choice.saved else None,
+        timer=SaveTimer(_monotonic(choice.saved.time)) if choice.saved else None,
     )
     report = _report(
         joined,

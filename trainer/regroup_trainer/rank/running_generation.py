@@ -15,6 +15,7 @@ from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.history_writer import History
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.save import Saver
+from regroup_trainer.checkpoint.save_schedule import SaveTimer
 from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel import process_group
 from regroup_trainer.parallel.mesh import arrange
@@ -65,8 +66,8 @@ class Start:
     """Whether the state went on in the memory of the ranks."""
     saved_step: int | None = None
     """The step whose checkpoint is on the volume already."""
-    last_save: float | None = None
-    """When (monotonic) the last save was begun, if that is known."""
+    timer: SaveTimer | None = None
+    """Of saves, if the last one is known."""
 
 
 class RunningGeneration:
@@ -115,7 +116,7 @@ class RunningGeneration:
         layout = Layout(Path(record.desired.directory))
         saver = Saver(layout, self.number, self.group, identity, self._sync_history)
         self._checkpointer = Checkpointer(
-            saver, self.state, self._policy, self.reporter, start.saved_step, start.last_save
+            saver, self.state, self._policy, self.reporter, start.saved_step, start.timer
         )
         self._snapshots = MemorySnapshots(
             joined.assignment,
@@ -356,7 +357,7 @@ class RunningGeneration:
             log=self._log,
             shard=mesh.part,
             shards=mesh.parts,
-            last_save=self._checkpointer.last_save,
+            timer=self._checkpointer.timer,
         )
 
     def _measured(self) -> Measured:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from regroup_trainer.checkpoint.layout import DataIdentity
+from regroup_trainer.checkpoint.save_schedule import SaveTimer
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Retained
@@ -35,8 +36,8 @@ class ResidentState:
     """Which part of the whole state this is."""
     shards: int
     """The number of parts that make up the whole state."""
-    last_save: float
-    """When (monotonic) the last save was begun."""
+    timer: SaveTimer
+    """Of saves."""
     unused: frozenset[GenerationNumber] = frozenset()
     """Generations that the rank entered since, in which no step was committed."""
 
