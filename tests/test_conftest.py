@@ -14,7 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 import tests.conftest as conftest
+from demo.kubectl import CommandError
 from tests.conftest import GroupScheduling, group
+from tests.support.cluster_look import look_at
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
@@ -128,6 +130,18 @@ def test_a_failing_test_shows_the_ends_of_its_logs(output: str) -> None:
 )
 def test_a_failing_test_names_its_seed(output: str, test: str, seed: list[str]) -> None:
     assert section(output, test, "Seed") == seed
+
+
+def test_a_failing_test_on_a_cluster_shows_what_can_be_had_of_it() -> None:
+    def kubectl(*arguments: str, timeout: float) -> str:
+        if "--previous" in arguments:
+            raise CommandError("it was never restarted")
+        return " ".join(arguments)
+
+    shown = dict(look_at(kubectl, "team"))
+    assert shown["Jobs"] == "get trainingjobs -n team -o yaml"
+    assert "-n regroup-system" in shown["Operator"]
+    assert shown["Operator before its restart"] == "it was never restarted"
 
 
 def test_what_the_tests_of_a_folder_share_ends_with_the_last_of_them(tmp_path: Path) -> None:

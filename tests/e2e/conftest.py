@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from demo.volume import Volume
 from devcluster.cluster import Cluster
 from devcluster.processes import read_proc
 from soak.machine_faults import LEAST_SHARE, LONGEST_SECONDS, Hogs
+from tests.support.cluster_look import look_at
 from tests.support.jobs import Job
 from tests.support.waiting import wait_until
 
@@ -239,6 +240,18 @@ class Installation:
         """What the job writes."""
         folder = self.stage.volume(self.namespace) / self.namespace
         return Volume(folder / f"{job.name}-{job.read()['metadata']['uid'][:8]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows its jobs and the operator's logs."""
+    report = yield
+    found = item.funcargs.get("installation")
+    if report.failed and call.when == "call" and isinstance(found, Installation):
+        report.sections.extend(look_at(found.kubectl, found.namespace))
+    return report
 
 
 @pytest.fixture(scope="package")
