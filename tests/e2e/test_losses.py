@@ -196,6 +196,26 @@ def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(
     assert installation.audit(job) == []
 
 
+def test_a_job_whose_coordinator_is_dead_when_it_is_suspended_saves_what_only_its_ranks_hold(
+    installation: Installation,
+) -> None:
+    claim = {"persistentVolumeClaim": {"claimName": "shared"}}
+    rare = {"intervalSteps": 50_000, "storage": claim}
+    job = installation.start(make_job("dead-pause", steps=50_000, checkpoint=rare))
+    job.wait_for_ranks(3)
+    wait_until("some steps", lambda: job.step() > 10, seconds=120)
+    former = job.coordinator()["metadata"]["name"]
+    installation.kubectl(
+        "delete", "pod", former, "-n", job.namespace, "--grace-period=0", "--force"
+    )
+    job.suspend()
+    wait_until("its pods to go", lambda: not job.pods(), seconds=60)
+    saved = job.status()["checkpoint"]["lastStep"]
+    assert saved == installation.committed_steps(job) > 10
+    assert job.status()["goodput"]["lostSteps"] == 0
+    assert installation.audit(job) == []
+
+
 def test_a_job_grows_and_shrinks_with_its_replicas(installation: Installation) -> None:
     job: Job = installation.start(make_job("scale", steps=1500, replicas=2, template=None))
     job.wait_for_ranks(2)
