@@ -34,12 +34,14 @@ class Problem:
 
     file: str
     line: int
+    """0: the whole file."""
     field: str
-    """Its path as in YAML."""
+    """Its path as in YAML; empty: what stands there is no YAML."""
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.message}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(filter(None, (place, self.field, self.message)))
 
 
 def validate(document: Document, on_cluster: bool = True) -> list[Problem]:
