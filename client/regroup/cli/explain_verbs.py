@@ -133,9 +133,11 @@ def logs(
         return read_job(api.job(namespace, name)), read_pods(api.pods(namespace, name))
 
     job, pods = look()
-    forms = {"json": structured_line, "wide": attrgetter("wide")}
     choice = choose(job, rank, failed=failed)
-    choice = replace(choice, form=forms.get(output or "", choice.form))
+    if output == "json":
+        choice = replace(choice, form=structured_line)
+    elif output == "wide":
+        choice = replace(choice, form=attrgetter("wide"))
     since = part["since"]
     seconds = None if since is None else max(1, round(since))
     query = LogQuery(follow, tail_lines=part["tail"], since_seconds=seconds)
