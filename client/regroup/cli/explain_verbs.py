@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from regroup.cli.cluster_options import (
     show,
     width,
 )
+
+if TYPE_CHECKING:
+    from regroup.kubernetes.pod_logs import Choice
 
 
 @click.command(
@@ -118,26 +121,18 @@ def logs(
     """
     from regroup.kubernetes.cluster_api import LogQuery
     from regroup.kubernetes.job_record import JobRecord, read_job
-    from regroup.kubernetes.output import structured_line
     from regroup.kubernetes.pod_logs import Follower, choose, read_logs
     from regroup.kubernetes.pod_record import PodRecord, read_pods
     from regroup.local.display import without_escapes
 
-    if output == "yaml":
-        raise click.UsageError("-o yaml: a log has no end: use -o json, an object for each line")
-    if follow and output == "name":
-        refuse_for_programs("-f", output)
+    _refuse(output, follow)
     api, namespace = cluster.api, cluster.namespace
 
     def look() -> tuple[JobRecord, list[PodRecord]]:
         return read_job(api.job(namespace, name)), read_pods(api.pods(namespace, name))
 
     job, pods = look()
-    choice = choose(job, rank, failed=failed)
-    if output == "json":
-        choice = replace(choice, form=structured_line)
-    elif output == "wide":
-        choice = replace(choice, form=attrgetter("wide"))
+    choice = _in_form(choose(job, rank, failed=failed), output)
     since = part["since"]
     seconds = None if since is None else max(1, round(since))
     query = LogQuery(follow, tail_lines=part["tail"], since_seconds=seconds)
@@ -153,6 +148,23 @@ def logs(
         else read_logs(api, namespace, chosen, choice, query, note)
     )
     show(without_escapes(line) for line in lines)
+
+
+def _refuse(output: str | None, follow: bool) -> None:
+    """Raises click.UsageError for what cannot be printed of a log."""
+    if output == "yaml":
+        raise click.UsageError("-o yaml: a log has no end: use -o json, an object for each line")
+    if follow and output == "name":
+        refuse_for_programs("-f", output)
+
+
+def _in_form(choice: Choice, output: str | None) -> Choice:
+    """The same lines, in the form that -o asks for."""
+    from regroup.kubernetes.output import structured_line
+
+    if output == "json":
+        return replace(choice, form=structured_line)
+    return replace(choice, form=attrgetter("wide")) if output == "wide" else choice
 
 
 def _no_pods(name: str, rank: int | None, failed: bool) -> str:

@@ -33,6 +33,12 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def test_the_summaries_of_all_commands_are_whole_in_eighty_columns() -> None:
+    shown = run("--help").output
+    assert "list" in shown
+    assert "..." not in shown.partition("Commands:")[2]
+
+
 def test_the_list_shows_which_checkpoints_can_be_resumed(layout: Layout) -> None:
     shown = run("list", layout.directory)
     assert shown.exit_code == 0

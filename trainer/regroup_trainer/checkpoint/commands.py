@@ -80,8 +80,10 @@ def main() -> None:
 @_DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
 def list_checkpoints(directory: Path, as_json: bool) -> None:
-    """Show all checkpoints, newest first, and which of them a job would resume from: those that are
-    resumable. An abandoned one lies beyond a step from which a later generation resumed.
+    """Show all checkpoints, newest first.
+
+    A job would resume from those that are resumable. An abandoned one lies beyond a step from which
+    a later generation resumed.
     """
     layout = _layout(directory)
     found = catalog.published(layout)
@@ -110,8 +112,9 @@ def list_checkpoints(directory: Path, as_json: bool) -> None:
 @_DIRECTORY
 @_STEP
 def verify(directory: Path, step: int | None) -> None:
-    """Read checkpoints and compare them with their checksums; without --step all of them. Exit code
-    1: damaged.
+    """Compare checkpoints with their checksums.
+
+    Without --step it reads all of them. Exit code 1: damaged.
     """
     layout = _layout(directory)
     chosen = catalog.published(layout) if step is None else [_choose(layout, step)]
@@ -144,8 +147,9 @@ def verify(directory: Path, step: int | None) -> None:
     help="Folder to write; `-`: one file of safetensors, without config.json, to standard output.",
 )
 def export(directory: Path, step: int | None, out: Path) -> None:
-    """Write the model as safetensors in Hugging Face's layout; the checkpoint is verified
-    before.
+    """Write the model as safetensors.
+
+    The folder has Hugging Face's layout. The checkpoint is verified before.
     """
     candidate = _choose(_layout(directory), step)
     if out == _STANDARD_OUTPUT:
@@ -218,8 +222,9 @@ def _explained(out: Path) -> Iterator[None]:
 @click.option("--keep-every-steps", type=click.IntRange(1), help="Multiples of this step stay too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run: bool) -> None:
-    """Delete old checkpoints. One that is damaged, or of an abandoned line, is left alone and does
-    not count.
+    """Delete old checkpoints.
+
+    One that is damaged or abandoned is left alone and does not count.
     """
     layout = _layout(directory)
     records = _records(layout)
