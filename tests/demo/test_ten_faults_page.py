@@ -38,14 +38,15 @@ def observed(fault: Fault) -> Observed:
     _, fired, shown, heals, again = row.split(" | ")
     alerts = {str(fault.expected.alert): _number(fired)} if fired != "-" else {}
     alerts |= {name: float(at) for name, at in re.findall(r"(TrainingJob\w+)\s\((\d+) s\)", text)}
-    looks = [Look(0.0, why, int(code), line) for line, why, code in LOOK.findall(text)]
+    height, after = [Look(0.0, why, int(code), line) for line, why, code in LOOK.findall(text)]
     return Observed(
-        *looks,
+        height,
+        after,
         shown_after=_number(shown),
         alerts={name: at for name, at in alerts.items() if at is not None},
         healed=heals == "yes",
         recovered_after=0.0 if fault.expected.ends else _number(again),
-        names={name: _named(name, looks[0].why) for name in ("node", "rank")},
+        names={name: _named(name, height.why) for name in ("node", "rank")},
     )
 
 
