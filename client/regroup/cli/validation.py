@@ -25,6 +25,7 @@ from regroup_operator.observe.observed import Job
 from regroup_operator.render.pod_check import find_problem
 from regroup_trainer.protocol.message import quote, shorten
 
+_NAMES_FIELD = re.compile(r"spec[-.\w\[\]]*: ")
 HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
 
 
@@ -147,6 +148,8 @@ _SETTINGS = Settings(
 def _explain(document: Document, details: Any) -> Problem:
     location: FieldPath = details["loc"]
     message = details["msg"].removeprefix("Value error, ")
+    if not location and _NAMES_FIELD.match(message):
+        return _of_named_field(document, message)
     if details["type"] == "extra_forbidden":
         message = f"unknown field{nearest(str(location[-1]), known_fields(location[:-1]))}"
     elif details["type"] == "missing":

@@ -54,6 +54,16 @@ def test_the_list_shows_which_checkpoints_can_be_resumed(layout: Layout) -> None
     ]
 
 
+def test_a_job_that_has_saved_nothing_is_a_job(tmp_path: Path) -> None:
+    Layout(tmp_path).lineage.mkdir()
+    shown = run("list", tmp_path)
+    assert shown.exit_code == 0
+    assert shown.output == f"{tmp_path / 'checkpoints'} holds no checkpoint\n"
+    assert "holds no checkpoint" in run("verify", tmp_path).output
+    (tmp_path / "other").mkdir()
+    assert "is no job's directory" in run("list", tmp_path / "other").output
+
+
 def test_the_list_of_a_long_run_fits_eighty_columns(layout: Layout) -> None:
     """In a pipe too; what is wrong with one stands below, as `verify` says it."""
     step, number = 1_234_567, GenerationNumber(12, 345)

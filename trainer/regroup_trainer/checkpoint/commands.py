@@ -252,9 +252,9 @@ def _remove(layout: Layout, step: int, newest: GenerationNumber) -> None:
 
 def _layout(directory: Path) -> Layout:
     layout = Layout(directory)
-    if not layout.checkpoints.is_dir():
+    if not (layout.checkpoints.is_dir() or layout.lineage.is_dir()):
         raise click.ClickException(
-            f"{directory} is no job's directory, it has no folder `checkpoints`: name "
+            f"{directory} is no job's directory, it has no folder `checkpoints` or `lineage`: name "
             "[subPath/]NAMESPACE/JOB-UID on "
             f"the volume, or regroup-runs/JOB for a local run"
         )
