@@ -299,7 +299,8 @@ SMALL_FIGURES = (
     (
         Figure(
             "Detection",
-            "Mean time from the last heartbeat of a lost worker to its detection.",
+            "Mean time from the last heartbeat of a lost worker to its detection, over all "
+            "coordinators that acted in the time that is shown.",
             queries.DETECTION,
             "s",
             decimals=2,

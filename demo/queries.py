@@ -81,11 +81,12 @@ TIME_SHARE = (
 RECOVERIES = shown("recovery_seconds_count")
 RECOVERY_MEAN = f"{shown('recovery_seconds_sum')} / {RECOVERIES}"
 RECOVERY_P90 = f"histogram_quantile(0.9, {shown('recovery_seconds_bucket', 'le')})"
-NODE_LOST = f'{{{JOB}, cause="infrastructure"}}'
+NODE_LOST = f'{{{JOB}, cause="infrastructure"}}[$__range]'
 DETECTION = (
-    f"max(trainingjob_detection_seconds_sum{NODE_LOST}) / "
-    f"max(trainingjob_detection_seconds_count{NODE_LOST})"
+    f"sum(max_over_time(trainingjob_detection_seconds_sum{NODE_LOST})) / "
+    f"(sum(max_over_time(trainingjob_detection_seconds_count{NODE_LOST})) > 0)"
 )
+"""Of what all coordinators have detected that acted in the time that is shown."""
 LOST_STEPS = f"{newest('lost_steps_total')} or vector(0)"
 STEPS_LEFT = f"({newest('target_steps')} > 0) - {newest('step')}"
 SECONDS_LEFT = f"({STEPS_LEFT}) / (max(deriv(trainingjob_step{{{JOB}}}[10m])) > 0)"

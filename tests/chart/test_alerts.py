@@ -5,15 +5,14 @@ texts are whole, and a runbook page belongs to it.
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from demo import programs
 from tests.support.alert_courses import COURSES, Course, Fires
+from tests.support.promtool import promtool, run_rule_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "charts/regroup/alerts").glob("*.yaml"))
@@ -60,14 +59,6 @@ def promtool_test(alert: str, course: Course) -> dict[str, Any]:
     }
 
 
-def promtool(*arguments: str | Path) -> str:
-    """What promtool prints. It has to succeed."""
-    command = [programs.prometheus("promtool"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("alert", COURSES)
 def test_it_fires_when_it_should_and_is_quiet_otherwise(alert: str, tmp_path: Path) -> None:
     firing = [isinstance(course, Fires) for course in COURSES[alert]]
@@ -78,8 +69,7 @@ def test_it_fires_when_it_should_and_is_quiet_otherwise(alert: str, tmp_path: Pa
         "evaluation_interval": "1m",
         "tests": [promtool_test(alert, course) for course in COURSES[alert]],
     }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(cases, sort_keys=False))
-    promtool("test", "rules", tmp_path / "test.yaml")
+    run_rule_tests(cases, tmp_path)
 
 
 def test_promtool_finds_no_fault_with_the_rules() -> None:

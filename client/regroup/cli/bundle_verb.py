@@ -9,7 +9,16 @@ from pathlib import Path
 
 import click
 
-from regroup.cli.cluster_options import ChosenCluster, Verb, job_argument, note, on_cluster
+from regroup.cli.cluster_options import (
+    ChosenCluster,
+    Verb,
+    job_argument,
+    note,
+    on_cluster,
+    output_option,
+    print_for_programs,
+    show,
+)
 
 
 @click.command(
@@ -34,9 +43,15 @@ from regroup.cli.cluster_options import ChosenCluster, Verb, job_argument, note,
     "--operator-namespace", default="regroup-system", show_default=True, metavar="NAME",
     help="Where the operator is.",
 )  # fmt: skip
+@output_option(wide="the files; name is that of the archive")
 @on_cluster
 def bundle(
-    cluster: ChosenCluster, name: str, file: Path | None, tail: int, operator_namespace: str
+    cluster: ChosenCluster,
+    name: str,
+    file: Path | None,
+    tail: int,
+    operator_namespace: str,
+    output: str | None,
 ) -> None:
     """Pack what a ticket needs, from status to stacks.
 
@@ -55,7 +70,10 @@ def bundle(
         raise click.ClickException(f"--file {target}: {error.strerror or error}") from None
     for missing in collected.missing:
         note(f"left out: {missing}")
-    click.echo(f"{target}: {len(files)} files")
+    report = {"path": str(target), "files": sorted(files), "missing": collected.missing}
+    if not print_for_programs(report, output, str(target)):
+        click.echo(f"{target}: {len(files)} files")
+        show(f"  {path}" for path in sorted(files) if output == "wide")
 
 
 def write(target: Path, folder: str, files: dict[str, str], now: datetime) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regroup.cli.cluster_options import (
+    FOR_PROGRAMS,
     ChosenCluster,
     DurationParameter,
     Verb,
     job_argument,
     on_cluster,
     output_option,
+    refuse_for_programs,
 )
 from regroup.cli.show_verbs import print_objects, watch_job
 
@@ -77,6 +79,8 @@ def submit(
     It is checked as by `validate` first. Beside a job, the file may hold the
     ConfigMap with its code, as `regroup convert` writes it: the job owns it.
     """
+    if wait and not dry_run:
+        refuse_for_programs("--wait", output)
     jobs, code = _of_file(file, flags) if file is not None else ([_of_flags(flags)], None)
     if wait and len(jobs) > 1:
         raise click.UsageError(f"--wait: {file} holds {len(jobs)} jobs; it waits for one")
@@ -194,7 +198,7 @@ def _done(jobs: list[Object], what: str, output: str | None, *, dry_run: bool) -
     """Say what was done, or print the objects."""
     from regroup.kubernetes.job_record import read_job
 
-    if output in ("json", "yaml", "name"):
+    if output in FOR_PROGRAMS:
         print_objects(jobs, output, one=len(jobs) == 1)
         return
     mark = " (server dry run)" if dry_run else ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from regroup.cli.cluster_options import (
+    FOR_PROGRAMS,
     ChosenCluster,
     Function,
     Verb,
@@ -20,6 +21,8 @@ from regroup.cli.cluster_options import (
     note,
     on_cluster,
     output_option,
+    print_for_programs,
+    resource_name,
     show,
 )
 
@@ -58,18 +61,15 @@ _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask before a pod i
 def list_checkpoints(cluster: ChosenCluster, name: str, yes: bool, output: str | None) -> None:
     """List the checkpoints of a job, newest first.
 
+    A job may resume from those that are resumable; an abandoned one lies beyond
+    a step from which a later generation resumed. `verify` looks for damage.
     A worker's pod lists them. While none runs, the newest alone is known, unless
     --yes lets this command make a pod for a moment that reads the volume.
     """
-    from regroup.kubernetes.job_record import RESOURCE
-    from regroup.kubernetes.output import structured
-
     found = _listed(cluster, name, yes)
-    if output in ("json", "yaml"):
-        click.echo(structured(found, output))
-    elif output == "name":
-        click.echo(f"{RESOURCE}/{name}")
-    elif not found:
+    if print_for_programs(found, output, resource_name(name)):
+        return
+    if not found:
         click.echo(f"{name} has saved no checkpoint.")
     else:
         show(_table(found, wide=output == "wide"))
@@ -85,8 +85,11 @@ def list_checkpoints(cluster: ChosenCluster, name: str, yes: bool, output: str |
 @job_argument()
 @_step("all")
 @_YES
+@output_option()
 @on_cluster
-def verify(cluster: ChosenCluster, name: str, step: int | None, yes: bool) -> None:
+def verify(
+    cluster: ChosenCluster, name: str, step: int | None, yes: bool, output: str | None
+) -> None:
     """Read checkpoints, and compare them with their checksums.
 
     It makes a pod for a moment that has the volume read-only, after a question.
@@ -94,12 +97,18 @@ def verify(cluster: ChosenCluster, name: str, step: int | None, yes: bool) -> No
     """
     from regroup.diagnosis.reader_pod import with_step
     from regroup.kubernetes.cluster_api import lines_of
+    from regroup.local.checkpoint_list import read_verdicts
     from regroup_trainer.protocol.message import printable
 
+    lines = []
     with _reading(cluster, name, with_step(["verify"], step), yes) as stream:
         for line in lines_of(stream.chunks()):
-            click.echo(printable(line.decode(errors="replace")))
+            lines.append(printable(line.decode(errors="replace")))
+            if output not in FOR_PROGRAMS:
+                click.echo(lines[-1])
         ended = _require_end(stream)
+    report = {"exitCode": ended.exit_code, "checkpoints": read_verdicts(lines)}
+    print_for_programs(report, output, resource_name(name))
     if said := ended.stderr.strip():
         note(printable(said))
     sys.exit(ended.exit_code)
@@ -119,8 +128,11 @@ def verify(cluster: ChosenCluster, name: str, step: int | None, yes: bool) -> No
     help="The file of safetensors to write; it must not be there.",
 )  # fmt: skip
 @_YES
+@output_option()
 @on_cluster
-def export(cluster: ChosenCluster, name: str, step: int | None, out: Path, yes: bool) -> None:
+def export(
+    cluster: ChosenCluster, name: str, step: int | None, out: Path, yes: bool, output: str | None
+) -> None:
     """Write the weights of a checkpoint to a file of this machine.
 
     It makes a pod for a moment that has the volume read-only, after a question.
@@ -143,7 +155,9 @@ def export(cluster: ChosenCluster, name: str, step: int | None, out: Path, yes: 
             partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)
-    click.echo(f"step {saved} written to {out}: {size(count)}")
+    report = {"path": str(out), "step": int(saved), "sizeBytes": count, "blake2b": checksum}
+    if not print_for_programs(report, output, str(out)):
+        click.echo(f"step {saved} written to {out}: {size(count)}")
 
 
 def _listed(cluster: ChosenCluster, name: str, yes: bool) -> list[SavedCheckpoint]:
@@ -200,7 +214,7 @@ def _state(one: SavedCheckpoint) -> str:
     """Whether the job may resume from it."""
     if one.problem:
         return f"damaged: {one.problem}"
-    return "whole" if one.resumable else "of an abandoned generation"
+    return "resumable" if one.resumable else "abandoned"
 
 
 @contextmanager

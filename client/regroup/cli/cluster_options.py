@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_LIMIT_SECONDS = 86400.0
+FOR_PROGRAMS = ("json", "yaml", "name")
+"""What -o may say where people do not read what is printed."""
 _RESOURCE = re.compile(r"^(trainingjobs?|tj)(\.regroup\.dev)?/")
 
 
@@ -153,6 +155,39 @@ def output_option(*, wide: str = "") -> Callable[[Function], Function]:
         metavar="FORMAT",
         help=f"Output: {shown}.",
     )
+
+
+def resource_name(job: str) -> str:
+    """A job's name as `-o name` prints it, for any command of kubectl."""
+    from regroup.kubernetes.job_record import RESOURCE
+
+    return f"{RESOURCE}/{job}"
+
+
+def print_for_programs(value: object, output: str | None, *names: str) -> bool:
+    """Print what -o json, yaml or name asks for: a value, or names. Returns whether it did: what
+    people read is left to the caller.
+    """
+    if output == "name":
+        show(names)
+    elif output in ("json", "yaml"):
+        print_structured(value, output)
+    return output in FOR_PROGRAMS
+
+
+def refuse_for_programs(flag: str, output: str | None) -> None:
+    """Raises click.UsageError where a flag has lines printed as they come, and -o wants one
+    value.
+    """
+    if output in FOR_PROGRAMS:
+        raise click.UsageError(f"{flag} prints lines: leave out -o {output}")
+
+
+def print_structured(value: object, output: str) -> None:
+    """Print a value as JSON or YAML."""
+    from regroup.kubernetes.output import structured
+
+    click.echo(structured(value, output))
 
 
 def job_argument(*, many: bool = False) -> Callable[[Function], Function]:

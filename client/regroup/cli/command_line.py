@@ -43,6 +43,18 @@ class Commands(Verb, click.Group):
         """As they were added."""
         return list(self.commands)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command. Raises click.UsageError, which says where a verb of kubectl is."""
+        elsewhere = trainingjob.commands.keys() - self.commands.keys()
+        if args[0] in elsewhere and not ctx.resilient_parsing:  # a completion says nothing
+            ctx.fail(
+                f"No such command {args[0]!r}: `regroup trainingjob {args[0]}` is for jobs of a "
+                "cluster, and `regroup ui` shows the runs of this machine."
+            )
+        return super().resolve_command(ctx, args)
+
 
 @click.group(
     cls=Commands,

@@ -10,6 +10,7 @@ from regroup.cli.cluster_options import (
     job_argument,
     on_cluster,
     output_option,
+    print_for_programs,
     show,
     width,
 )
@@ -36,7 +37,6 @@ def debug(cluster: ChosenCluster, name: str, output: str | None) -> None:
     from regroup.diagnosis.rank_stacks import fold, stack_lines
     from regroup.diagnosis.stack_request import ask_workers
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.output import structured
     from regroup.kubernetes.pod_record import read_pods
 
     job = read_job(cluster.api.job(cluster.namespace, name))
@@ -51,9 +51,5 @@ def debug(cluster: ChosenCluster, name: str, output: str | None) -> None:
     if not answers:
         raise click.ClickException(f"{name} has no worker pods: `kubectl trainingjob why {name}`")
     report = fold(name, answers, all_threads=output in ("wide", "json", "yaml"))
-    if output == "name":
-        click.echo(job.resource_name)
-    elif output in ("json", "yaml"):
-        click.echo(structured(report, output))
-    else:
+    if not print_for_programs(report, output, job.resource_name):
         show(stack_lines(report, width()))

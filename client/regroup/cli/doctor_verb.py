@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 
 import click
 
-from regroup.cli.cluster_options import ChosenCluster, Verb, note, on_cluster, show, width
+from regroup.cli.cluster_options import (
+    ChosenCluster,
+    Verb,
+    note,
+    on_cluster,
+    print_structured,
+    show,
+    width,
+)
 
 IMAGE = "busybox:1.37"
 
@@ -50,7 +58,6 @@ def doctor(
     from regroup.diagnosis.cluster_checks import exit_code, no_claim, report_lines
     from regroup.diagnosis.cluster_survey import read_claim, survey
     from regroup.diagnosis.volume_probe import Probe
-    from regroup.kubernetes.output import structured
 
     now = datetime.now(UTC)
     findings = survey(cluster.api, cluster.namespace, operator_namespace, now)
@@ -63,8 +70,8 @@ def doctor(
             note(probe.announcement())
             if yes or click.confirm("Create them?", err=True):
                 findings += probe.run()
-    if output in ("json", "yaml"):
-        click.echo(structured({"findings": findings}, output))
+    if output is not None:
+        print_structured({"findings": findings}, output)
     else:
         show(report_lines(findings, width()))
     sys.exit(exit_code(findings))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +17,14 @@ from regroup.cli.cluster_options import (
     note,
     on_cluster,
     output_option,
+    print_for_programs,
+    refuse_for_programs,
     show,
     width,
 )
+
+if TYPE_CHECKING:
+    from regroup.kubernetes.pod_logs import Choice
 
 
 @click.command(
@@ -45,18 +52,13 @@ def why(cluster: ChosenCluster, name: str, operator_namespace: str, output: str 
     as far as you may read them. Only while the operator is away does this
     command judge itself, and says so.
     """
-    from regroup.kubernetes.output import structured
     from regroup.kubernetes.scene import gather
     from regroup.kubernetes.why_report import explain, why_lines
 
     now = datetime.now(UTC)
     scene = gather(cluster.api, cluster.namespace, name, operator_namespace, now)
     report = explain(scene, now)
-    if output == "name":
-        click.echo(scene.job.resource_name)
-    elif output in ("json", "yaml"):
-        click.echo(structured(report, output))
-    else:
+    if not print_for_programs(report, output, scene.job.resource_name):
         show(why_lines(report, width()))
 
 
@@ -76,17 +78,12 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     The status remembers the last ten.
     """
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.output import structured
     from regroup.kubernetes.timeline import timeline as drawn
     from regroup.kubernetes.timeline import timeline_lines
 
     job = read_job(cluster.api.job(cluster.namespace, name))
     found = drawn(job, datetime.now(UTC))
-    if output == "name":
-        click.echo(job.resource_name)
-    elif output in ("json", "yaml"):
-        click.echo(structured(found, output))
-    else:
+    if not print_for_programs(found, output, job.resource_name):
         show(timeline_lines(job, found, width()))
 
 
@@ -106,6 +103,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
 @click.option(
     "--since", type=DurationParameter(), metavar="TIME", help="Lines of that time only, such as 5m."
 )
+@output_option(wide="the pod to each line; json prints an object a line, name the pods")
 @on_cluster
 def logs(
     cluster: ChosenCluster,
@@ -113,6 +111,7 @@ def logs(
     rank: int | None,
     failed: bool,
     follow: bool,
+    output: str | None,
     **part: Any,
 ) -> None:
     """Print what the workers of a job write.
@@ -126,25 +125,46 @@ def logs(
     from regroup.kubernetes.pod_record import PodRecord, read_pods
     from regroup.local.display import without_escapes
 
+    _refuse(output, follow)
     api, namespace = cluster.api, cluster.namespace
 
     def look() -> tuple[JobRecord, list[PodRecord]]:
         return read_job(api.job(namespace, name)), read_pods(api.pods(namespace, name))
 
     job, pods = look()
-    choice = choose(job, rank, failed=failed)
+    choice = _in_form(choose(job, rank, failed=failed), output)
     since = part["since"]
     seconds = None if since is None else max(1, round(since))
     query = LogQuery(follow, tail_lines=part["tail"], since_seconds=seconds)
     chosen = choice.pods(job, pods)
     if not chosen and (not follow or job.has_ended):
         note(_no_pods(name, rank, failed))
+    if output == "name":
+        show(f"pod/{pod.name}" for pod in chosen)
+        return
     lines = (
         Follower(api, look, choice, query, note).lines()
         if follow
         else read_logs(api, namespace, chosen, choice, query, note)
     )
     show(without_escapes(line) for line in lines)
+
+
+def _refuse(output: str | None, follow: bool) -> None:
+    """Raises click.UsageError for what cannot be printed of a log."""
+    if output == "yaml":
+        raise click.UsageError("-o yaml: a log has no end: use -o json, an object for each line")
+    if follow and output == "name":
+        refuse_for_programs("-f", output)
+
+
+def _in_form(choice: Choice, output: str | None) -> Choice:
+    """The same lines, in the form that -o asks for."""
+    from regroup.kubernetes.output import structured_line
+
+    if output == "json":
+        return replace(choice, form=structured_line)
+    return replace(choice, form=attrgetter("wide")) if output == "wide" else choice
 
 
 def _no_pods(name: str, rank: int | None, failed: bool) -> str:

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from regroup.cli.cluster_options import ChosenCluster, Verb, job_argument, on_cluster, show
+from regroup.cli.cluster_options import (
+    FOR_PROGRAMS,
+    ChosenCluster,
+    Verb,
+    job_argument,
+    note,
+    on_cluster,
+    output_option,
+    print_for_programs,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from regroup.kubernetes.job_record import JobRecord
     from regroup.kubernetes.pod_record import PodRecord
+
+Say = Callable[[str], object]
+"""Prints a line of what was done: no result where -o asks for one value."""
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What was killed."""
+
+    job: str
+    namespace: str
+    pods: tuple[str, ...]
+    """The pods that were deleted, or the one of the rank, which stays."""
+    rank: int | None = None
+    processes: tuple[int, ...] = ()
+    """Those of the rank, as its pod numbers them."""
 
 
 @click.command(
@@ -29,14 +54,15 @@ if TYPE_CHECKING:
 @click.option("--pod", metavar="NAME", help="This pod of the job: a worker, or its coordinator.")
 @click.option("--node", metavar="NAME", help="All pods of the job on this node.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@output_option()
 @on_cluster
 def simulate_failure(
     cluster: ChosenCluster,
     name: str,
     rank: int | None,
-    pod: str | None,
-    node: str | None,
     yes: bool,
+    output: str | None,
+    **place: str | None,
 ) -> None:
     """Kill a rank or pods of a job, to see how it recovers.
 
@@ -47,31 +73,47 @@ def simulate_failure(
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.pod_record import read_pods
 
-    if sum(given is not None for given in (rank, pod, node)) != 1:
+    if sum(given is not None for given in (rank, *place.values())) != 1:
         raise click.UsageError("give one of --rank, --pod and --node")
     job = read_job(cluster.api.job(cluster.namespace, name))
     pods = read_pods(cluster.api.pods(cluster.namespace, name))
+    say = note if output in FOR_PROGRAMS else click.echo
     if rank is not None:
-        _fail_rank(cluster, job, pods, rank, yes)
-        return
+        killed = _fail_rank(cluster, job, _pod_of(job, pods, rank), rank, yes, say)
+    else:
+        killed = _fail_pods(cluster, job, _choose(job, pods, **place), yes, say)
+    print_for_programs(killed, output, *(f"pod/{one}" for one in killed.pods))
+
+
+def _choose(
+    job: JobRecord, pods: Sequence[PodRecord], pod: str | None, node: str | None
+) -> list[PodRecord]:
+    """The pod of this name, or all on this node. Raises click.ClickException when there is none."""
     chosen = [one for one in pods if one.name == pod or (node is not None and one.node == node)]
     if not chosen:
         what = f"pod {pod}" if node is None else f"pod on node {node}"
         raise click.ClickException(
-            f"{name} has no {what}: `kubectl trainingjob describe {name}` lists its pods"
+            f"{job.name} has no {what}: `kubectl trainingjob describe {job.name}` lists its pods"
         )
-    show(_announcement(job, chosen))
+    return chosen
+
+
+def _fail_pods(
+    cluster: ChosenCluster, job: JobRecord, chosen: Sequence[PodRecord], yes: bool, say: Say
+) -> Killed:
+    for line in _announcement(job, chosen):
+        note(line)
     if not yes:
-        click.confirm("Kill them?", abort=True)
+        click.confirm("Kill them?", abort=True, err=True)
     for one in chosen:
         cluster.api.delete_pod(cluster.namespace, one.name)
-        click.echo(f"pod {one.name} deleted")
+        say(f"pod {one.name} deleted")
+    return Killed(job.name, job.namespace, tuple(one.name for one in chosen))
 
 
-def _fail_rank(
-    cluster: ChosenCluster, job: JobRecord, pods: Sequence[PodRecord], rank: int, yes: bool
-) -> None:
-    from regroup.diagnosis.rank_kill import kill_rank, pod_of_rank
+def _pod_of(job: JobRecord, pods: Sequence[PodRecord], rank: int) -> PodRecord:
+    """The pod in which a rank runs. Raises click.ClickException when that is not known."""
+    from regroup.diagnosis.rank_kill import pod_of_rank
 
     pod = pod_of_rank(job, pods, rank)
     if pod is None:
@@ -79,14 +121,23 @@ def _fail_rank(
             f"no pod of {job.name} is known to run rank {rank} (of {job.status.world_size}): give "
             "--pod"
         )
-    click.echo(
+    return pod
+
+
+def _fail_rank(
+    cluster: ChosenCluster, job: JobRecord, pod: PodRecord, rank: int, yes: bool, say: Say
+) -> Killed:
+    from regroup.diagnosis.rank_kill import kill_rank
+
+    note(
         f"This kills the process of rank {rank} in pod {pod.name} on {pod.node or 'no node'} by "
         "SIGKILL.\nIt counts as a failure of the program (spec.restartPolicy.maxRestarts)."
     )
     if not yes:
-        click.confirm("Kill it?", abort=True)
-    killed = kill_rank(cluster.api, cluster.namespace, pod, rank)
-    click.echo(f"rank {rank} killed: process {', '.join(map(str, killed))} of pod {pod.name}")
+        click.confirm("Kill it?", abort=True, err=True)
+    processes = kill_rank(cluster.api, cluster.namespace, pod, rank)
+    say(f"rank {rank} killed: process {', '.join(map(str, processes))} of pod {pod.name}")
+    return Killed(job.name, job.namespace, (pod.name,), rank, tuple(processes))
 
 
 def _announcement(job: JobRecord, chosen: Sequence[PodRecord]) -> list[str]:

@@ -20,7 +20,14 @@ SIZE_LIMIT = 1 << 20
 
 
 class ManifestError(Exception):
-    """The file cannot be read as YAML. The message names file and line."""
+    """The file cannot be read as YAML. The text names file and line."""
+
+    def __init__(self, file: Path, message: str, line: int = 0) -> None:
+        """`line` is 0 where the whole file is meant."""
+        place = f"{click.format_filename(file)}:{line}" if line else click.format_filename(file)
+        super().__init__(f"{place}: {message}")
+        self.message = message
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -60,16 +67,15 @@ def read_text(file: Path) -> str:
     """The text of a file; `-` is standard input. Raises ManifestError when it is too long or not
     in UTF-8, and OSError when it cannot be read.
     """
-    shown = click.format_filename(file)
     with sys.stdin.buffer if str(file) == "-" else file.open("rb") as stream:
         content = stream.read(SIZE_LIMIT + 1)
     if len(content) > SIZE_LIMIT:
-        raise ManifestError(f"{shown}: has more than {SIZE_LIMIT} bytes: give the file of a job")
+        raise ManifestError(file, f"has more than {SIZE_LIMIT} bytes: give the file of a job")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ManifestError(f"{shown}:{line}: no text in UTF-8: save the file as UTF-8") from None
+        raise ManifestError(file, "no text in UTF-8: save the file as UTF-8", line) from None
 
 
 def parse_documents(file: Path, text: str) -> list[Document]:
@@ -78,8 +84,8 @@ def parse_documents(file: Path, text: str) -> list[Document]:
         return list(_documents(file, text))
     except yaml.YAMLError as error:
         line, problem = explain(error)
-        shown = click.format_filename(file)
-        raise ManifestError(f"{shown}:{line}: cannot be read as YAML: {shorten(problem)}") from None
+        message = f"cannot be read as YAML: {shorten(problem)}"
+        raise ManifestError(file, message, line) from None
 
 
 def _documents(file: Path, text: str) -> Iterator[Document]:

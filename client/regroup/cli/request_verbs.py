@@ -18,6 +18,8 @@ from regroup.cli.cluster_options import (
     note,
     on_cluster,
     output_option,
+    print_for_programs,
+    resource_name,
 )
 
 if TYPE_CHECKING:
@@ -175,16 +177,12 @@ def _answer(cluster: ChosenCluster, asked: Asked, timeout: float) -> RequestStat
 
 
 def _show(asked: Asked, answer: RequestStatus, output: str | None) -> None:
-    from regroup.kubernetes.job_record import RESOURCE
-    from regroup.kubernetes.output import structured
-
     what = "checkpoint" if asked.name == "CheckpointNow" else "restart"
-    if output in ("json", "yaml"):
-        click.echo(structured(answer, output))
-    elif output == "name":
-        click.echo(f"{RESOURCE}/{asked.job}")
-    elif answer.outcome == "Pending":
-        click.echo(f"{RESOURCE}/{asked.job} {what} requested")
+    job = resource_name(asked.job)
+    if print_for_programs(answer, output, job):
+        return
+    if answer.outcome == "Pending":
+        click.echo(f"{job} {what} requested")
     else:
         text = f"{what} {answer.outcome.lower()}: {answer.message}"
-        click.echo(f"{RESOURCE}/{asked.job} {text}", err=answer.outcome != "Done")
+        click.echo(f"{job} {text}", err=answer.outcome != "Done")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from regroup.cli.cluster_options import (
+    FOR_PROGRAMS,
     ChosenCluster,
     DurationParameter,
     Verb,
@@ -19,6 +20,9 @@ from regroup.cli.cluster_options import (
     note,
     on_cluster,
     output_option,
+    print_for_programs,
+    print_structured,
+    refuse_for_programs,
     show,
     width,
 )
@@ -66,7 +70,7 @@ def get(
         if names
         else cluster.api.jobs(where, selector)
     )
-    if output in ("json", "yaml", "name"):
+    if output in FOR_PROGRAMS:
         print_objects(found, output, one=len(names) == 1)
     elif not found:
         note(f"No trainingjobs found{'' if where is None else f' in namespace {where}'}.")
@@ -79,13 +83,11 @@ def get(
 def print_objects(found: Sequence[Object], output: str, *, one: bool) -> None:
     """Objects of the API as kubectl prints them."""
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.output import as_list, structured, without_managed_fields
+    from regroup.kubernetes.output import as_list, without_managed_fields
 
-    if output == "name":
-        show(read_job(job).resource_name for job in found)
-        return
+    names = [read_job(job).resource_name for job in found]
     plain = [without_managed_fields(job) for job in found]
-    click.echo(structured(plain[0] if one else as_list(plain), output))
+    print_for_programs(plain[0] if one else as_list(plain), output, *names)
 
 
 @click.command(
@@ -116,18 +118,12 @@ def status(
     """
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.job_summary import exit_code, status_lines, status_report
-    from regroup.kubernetes.output import structured
 
     if watch:
-        if output in ("json", "yaml", "name"):
-            raise click.UsageError(f"-w prints lines: leave out -o {output}")
+        refuse_for_programs("-w", output)
         sys.exit(watch_job(cluster, name, timeout))
     job = read_job(cluster.api.job(cluster.namespace, name))
-    if output == "name":
-        click.echo(job.resource_name)
-    elif output in ("json", "yaml"):
-        click.echo(structured(status_report(job), output))
-    else:
+    if not print_for_programs(status_report(job), output, job.resource_name):
         show(status_lines(job, _now(), width(), wide=output == "wide"))
         if output == "wide":
             show(_workers_now(cluster, job))
@@ -182,7 +178,6 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     from regroup.kubernetes.job_description import describe as described
     from regroup.kubernetes.job_description import description_lines
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.output import structured
 
     job = read_job(cluster.api.job(cluster.namespace, name))
     if output == "name":
@@ -191,7 +186,7 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     about = f"involvedObject.kind=TrainingJob,involvedObject.name={name}"
     events = read_events(cluster.api.events(cluster.namespace, about))
     if output in ("json", "yaml"):
-        click.echo(structured(described(job, events), output))
+        print_structured(described(job, events), output)
     else:
         show(description_lines(job, events, _now(), width()))
 
@@ -233,7 +228,7 @@ def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: s
         first = first_marks(jobs, first)
         return top_lines(jobs, first, now_live, _now(), with_namespace=all_namespaces)
 
-    if output in ("json", "yaml", "name"):
+    if output in FOR_PROGRAMS:
         print_objects(cluster.api.jobs(where), output, one=False)
     elif sys.stdout.isatty():
         live(look, max(interval, 1.0))

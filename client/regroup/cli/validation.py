@@ -25,6 +25,7 @@ from regroup_operator.observe.observed import Job
 from regroup_operator.render.pod_check import find_problem
 from regroup_trainer.protocol.message import quote, shorten
 
+_NAMES_FIELD = re.compile(r"spec[-.\w\[\]]*: ")
 HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
 
 
@@ -34,12 +35,14 @@ class Problem:
 
     file: str
     line: int
+    """0: the whole file."""
     field: str
-    """Its path as in YAML."""
+    """Its path as in YAML; empty: what stands there is no YAML."""
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.message}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(filter(None, (place, self.field, self.message)))
 
 
 def validate(document: Document, on_cluster: bool = True) -> list[Problem]:
@@ -145,6 +148,8 @@ _SETTINGS = Settings(
 def _explain(document: Document, details: Any) -> Problem:
     location: FieldPath = details["loc"]
     message = details["msg"].removeprefix("Value error, ")
+    if not location and _NAMES_FIELD.match(message):
+        return _of_named_field(document, message)
     if details["type"] == "extra_forbidden":
         message = f"unknown field{nearest(str(location[-1]), known_fields(location[:-1]))}"
     elif details["type"] == "missing":

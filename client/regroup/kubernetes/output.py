@@ -15,8 +15,6 @@ from pydantic.alias_generators import to_camel
 from regroup_operator.api.resource import Object
 from regroup_operator.api.timestamps import format_time
 
-FORMATS = ("wide", "json", "yaml", "name")
-
 
 def as_list(objects: list[Object]) -> Object:
     """Several objects in one, as kubectl prints them."""
@@ -29,6 +27,11 @@ def structured(value: object, form: str) -> str:
     if form == "json":
         return json.dumps(plain, indent=2)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip("\n")
+
+
+def structured_line(value: object) -> str:
+    """A value as JSON in one line."""
+    return json.dumps(_plain(value))
 
 
 def _plain(value: object) -> Any:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Protocol
 
 from regroup.kubernetes.cluster_api import LogQuery
@@ -35,6 +36,28 @@ class LogSource(Protocol):
 
 
 @dataclass(frozen=True)
+class LogLine:
+    """One line that a pod wrote."""
+
+    pod: str
+    rank: int | None
+    """None: the agent wrote it, or it is not known which rank did."""
+    text: str
+    """Without the rank in front."""
+
+    @property
+    def named(self) -> str:
+        """With the rank in front, else with the pod."""
+        return self.wide if self.rank is None else f"rank {self.rank}: {self.text}"
+
+    @property
+    def wide(self) -> str:
+        """With the pod in front, and the rank."""
+        writer = self.pod if self.rank is None else f"{self.pod} rank {self.rank}"
+        return f"{writer}: {self.text}"
+
+
+@dataclass(frozen=True)
 class Choice:
     """Which lines."""
 
@@ -43,6 +66,8 @@ class Choice:
     """Only of pods in which a container failed."""
     prefixed: bool = True
     """Whether agents put the rank in front: not under launcher torchrun."""
+    form: Callable[[LogLine], str] = attrgetter("named")
+    """What is printed of a line."""
 
     def pods(self, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
         """The pods whose logs are read. Under torchrun that of a rank is known by the status."""
@@ -58,10 +83,11 @@ class Choice:
 
     def shown(self, pod: str, line: str) -> str | None:
         """The line as it is printed; None where it is not."""
-        found = _RANK.match(line)
-        if self.rank is not None and self.prefixed:
-            return line if found and int(found[1]) == self.rank else None
-        return line if found else f"{pod}: {line}"
+        found = _RANK.match(line) if self.prefixed else None
+        rank = int(found[1]) if found else None
+        if self.rank not in (None, rank) and self.prefixed:
+            return None
+        return self.form(LogLine(pod, rank, line[found.end() :] if found else line))
 
 
 def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -19,6 +20,8 @@ EXPORT_COMMAND = ("export", "--out", "-")
 """Words behind the module: the weights as one file of safetensors, on standard output."""
 _EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
 """What that command writes to standard error at last: the step, and the checksum of the file."""
+_VERDICT = re.compile(r"^step (\d+): (whole|damaged)(?:: (.*)| \(.*)?$")
+"""What `verify` prints of each checkpoint."""
 MOST_SHOWN = 500
 """Characters of what a program says."""
 
@@ -38,6 +41,16 @@ class SavedCheckpoint(BaseModel):
     """Whether the job may resume from it: false for one of a generation that does not count."""
     problem: str = ""
     """What is wrong with it; empty: nothing that its manifest shows."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one checkpoint that was compared with its checksums."""
+
+    step: int
+    whole: bool
+    problem: str
+    """What is wrong with it; empty for a whole one."""
 
 
 _list = TypeAdapter(list[SavedCheckpoint])
@@ -63,6 +76,12 @@ def error_of(stderr: str, exit_code: int) -> str:
     """What one of these commands says of its failure, in a line."""
     words = " ".join(stderr.rpartition("Error: ")[2].split())
     return printable(words[:MOST_SHOWN]) or f"exit code {exit_code}"
+
+
+def read_verdicts(lines: Iterable[str]) -> list[Verdict]:
+    """What the lines of `verify` say; others are passed over."""
+    found = filter(None, map(_VERDICT.match, lines))
+    return [Verdict(int(one[1]), one[2] == "whole", one[3] or "") for one in found]
 
 
 def read_list(text: str) -> list[SavedCheckpoint]:

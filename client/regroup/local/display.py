@@ -135,7 +135,8 @@ class View:
         """In one line, for logs and for what shows plain text alone."""
         facts = " ".join(f"{name}={value}" for name, value in self.facts)
         sentence = without_escapes(self.message.partition("\n")[0])  # a traceback follows the run
-        return f"{self.phase}: {sentence} [{facts}]"
+        said = self.phase if sentence == self.phase else f"{self.phase}: {sentence}"
+        return f"{said} [{facts}]"
 
     def panel(self) -> Group:
         """With a bar, for a terminal."""

@@ -35,6 +35,16 @@ def test_a_misspelt_fault_is_reported(job: Path) -> None:
     assert "worker=1@step=50, rank=0@step=50 or coordinator@step=50" in " ".join(output.split())
 
 
+def test_a_verb_for_jobs_of_a_cluster_is_found_where_it_is() -> None:
+    result = CliRunner().invoke(main, ["status", "gpt"])
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert "No such command 'status': `regroup trainingjob status` is for jobs of a cluster" in said
+    assert "`regroup ui` shows the runs of this machine" in said
+    assert "Did you mean one of: 'plan', 'run'" not in said
+    assert "No such command 'nothing'" in CliRunner().invoke(main, ["nothing"]).output
+
+
 def test_an_invalid_job_is_reported_with_its_line(job: Path) -> None:
     job.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
     code, output = run(job)

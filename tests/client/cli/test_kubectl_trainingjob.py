@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from regroup.cli import kubectl_completion
@@ -101,21 +103,14 @@ def test_the_same_verbs_are_under_regroup() -> None:
     assert main.commands["trainingjob"] is trainingjob
 
 
-def test_every_verb_that_shows_an_object_has_an_output_for_programs() -> None:
+def test_every_verb_that_has_a_result_has_an_output_for_programs() -> None:
+    """The page in the browser and a script for a shell are no results."""
     without = {
         name
-        for name, command in trainingjob.commands.items()
+        for name, command in {**trainingjob.commands, **checkpoint.commands}.items()
         if not any(parameter.name == "output" for parameter in command.params)
     }
-    assert without == {
-        "logs", "ui", "checkpoint", "bundle", "simulate-failure", "validate", "completion",
-    }  # fmt: skip
-    with_output = {
-        name
-        for name, command in checkpoint.commands.items()
-        if any(one.name == "output" for one in command.params)
-    }
-    assert with_output == {"now", "list"}
+    assert without == {"ui", "checkpoint", "completion"}
 
 
 def test_without_the_extra_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +148,9 @@ def test_a_name_may_be_written_as_kubectl_prints_it() -> None:
         (("get", "gpt", "-A"), "give names, or -A and -l"),
         (("status", "gpt", "-w", "-o", "json"), "leave out -o json"),
         (("status", "gpt", "-w", "--timeout", "soon"), "write 30s, 5m or 1h"),
+        (("logs", "gpt", "-o", "yaml"), "use -o json, an object for each line"),
+        (("logs", "gpt", "-f", "-o", "name"), "-f prints lines: leave out -o name"),
+        (("submit", "gpt", "--model", "gpt:1m", "--wait", "-o", "json"), "leave out -o json"),
         (("scale", "gpt"), "--replicas"),
         (("restart", "gpt"), "--from-checkpoint"),
         (("restart", "gpt", "--from-checkpoint", "last"), "give a step"),
@@ -213,6 +211,39 @@ def test_validate_needs_no_cluster(tmp_path: Path) -> None:
     done = run("validate", "-f", str(file))
     assert done.exit_code == 1
     assert "job.yaml:11: spec.trainer.training.steps" in done.output
+
+
+def test_what_validate_finds_is_an_object_for_a_program(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(VALID_JOB)
+    bad.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
+    files = ("-f", str(good), "-f", str(bad))
+    done = run("validate", *files, "-o", "json")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert report["valid"] is False
+    assert report["jobs"] == [{"file": str(good), "name": "gpt"}]
+    (problem,) = report["problems"]
+    assert problem.pop("message").endswith("got -1")
+    assert problem == {"file": str(bad), "line": 11, "field": "spec.trainer.training.steps"}
+    whole = run("validate", "-f", str(good), "-o", "yaml")
+    assert (whole.exit_code, yaml.safe_load(whole.stdout)["valid"]) == (0, True)
+    named = run("validate", "-f", str(good), "-o", "name")
+    assert named.output == "trainingjob.regroup.dev/gpt\n"
+
+
+def test_a_file_that_is_no_yaml_is_a_problem_like_another(tmp_path: Path) -> None:
+    """It does not hide what is wrong with the files behind it."""
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("spec: {replicas: [\n")
+    second.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
+    files = ("validate", "-f", str(first), "-f", str(second))
+    assert "second.yaml:11: spec.trainer.training.steps" in run(*files).output
+    problems = json.loads(run(*files, "-o", "json").stdout)["problems"]
+    assert [(one["line"], one["field"]) for one in problems] == [
+        (2, ""),
+        (11, "spec.trainer.training.steps"),
+    ]
 
 
 def test_submit_checks_a_file_before_it_connects(tmp_path: Path) -> None:

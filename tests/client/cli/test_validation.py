@@ -111,6 +111,17 @@ def test_a_pod_that_kubernetes_would_refuse_is_found_in_the_file(
     assert message in lines[0]
 
 
+def test_a_command_that_is_no_script_is_named_with_its_line(tmp_path: Path) -> None:
+    head = VALID_JOB.partition("spec:")[0]
+    container = "{name: trainer, command: [nosuchprogram]}"
+    text = f"{head}spec:\n  replicas: 1\n  template: {{spec: {{containers: [{container}]}}}}\n"
+    code, (line,) = validate(tmp_path, text)
+    assert code == 1
+    assert line.startswith(
+        "job.yaml:6: spec.template.spec.containers[trainer].command: 'nosuchprogram' names no"
+    )
+
+
 def test_a_wrong_name_is_not_reported_for_the_pods_too(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, VALID_JOB.replace("name: gpt}", 'name: "a b"}'))
     assert code == 1

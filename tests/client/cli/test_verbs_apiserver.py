@@ -388,6 +388,7 @@ def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     text = good(run(gpt, "logs", "gpt"))
     assert text.startswith("gpt-w0-1: cannot get pods/log gpt-w0-1 in namespace ")
     assert "n9" in text
+    assert good(run(gpt, "logs", "gpt", "-o", "name")) == "pod/gpt-w0-1\n"
 
 
 def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> None:
@@ -430,6 +431,12 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     assert text.endswith(f"{file}: 9 files\n")
     assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
     assert file.stat().st_mode & 0o77 == 0
+    named = run(gpt, "bundle", "gpt", "--file", str(file), "-o", "name")
+    assert (good(named), named.stdout) == (named.output, f"{file}\n")
+    report = json.loads(run(gpt, "bundle", "gpt", "--file", str(file), "-o", "json").stdout)
+    assert report["path"] == str(file)
+    assert "why.txt" in report["files"]
+    assert report["missing"][0].startswith("logs/gpt-w0-1.log: cannot get pods/log")
     with tarfile.open(file) as archive:
         contents = {
             member.name: stream.read().decode()
@@ -461,6 +468,11 @@ def test_a_failure_is_simulated_only_after_a_yes(gpt: Namespace) -> None:
     assert done.endswith("pod gpt-w1-1 deleted\n")
     assert gpt.api.request("GET", pod).status == 404
     assert gpt.api.request("GET", gpt.core("pods/gpt-w0-1")).status == 200
+    command = ("simulate-failure", "gpt", "--node", "n0", "--yes", "-o")
+    killed = run(gpt, *command, "json").stdout
+    assert json.loads(killed) == {
+        "job": "gpt", "namespace": gpt.name, "pods": ["gpt-w0-1"], "rank": None, "processes": [],
+    }  # fmt: skip
     assert "has no pod gpt-w7-1" in good(
         run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w7-1", "--yes"), 1
     )
@@ -483,6 +495,9 @@ def test_a_rank_is_killed_in_its_pod_after_a_yes(server: ApiServer, gpt: Namespa
         text = good(run(gpt, *command, "1", "--yes"))
         assert text.endswith("rank 1 killed: process 17 of pod gpt-w1-1\n")
         assert asked == [("gpt-w1-1", "1")]
+        report = json.loads(run(gpt, *command, "1", "--yes", "-o", "json").stdout)
+        assert (report["pods"], report["rank"], report["processes"]) == (["gpt-w1-1"], 1, [17])
+        assert run(gpt, *command, "1", "--yes", "-o", "name").stdout == "pod/gpt-w1-1\n"
         assert "no pod of gpt is known to run rank 7 (of 3)" in good(run(gpt, *command, "7"), 1)
 
 
@@ -527,12 +542,12 @@ def test_checkpoints_are_listed_by_a_worker_or_else_by_a_pod_of_the_moment(
 ) -> None:
     newest = good(run(resting, "checkpoint", "list", "gpt"))
     assert "No worker of gpt runs, so this is the newest alone." in newest
-    assert newest.splitlines()[-1].split() == ["120", "5", "B", "whole"]
+    assert newest.splitlines()[-1].split() == ["120", "5", "B", "resumable"]
     lines = good(run(resting, "checkpoint", "list", "gpt", "--yes")).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "STEP SIZE STATE",
-        "120 5 B whole",
-        "80 5 B of an abandoned generation",
+        "120 5 B resumable",
+        "80 5 B abandoned",
         "40 - damaged: model.bin is missing",
     ]
     assert readers(resting) == []
@@ -550,6 +565,15 @@ def test_checkpoints_are_verified_after_a_yes(resting: Namespace) -> None:
     assert "step 120: whole (5 B)\nstep 40: damaged: " in text
     assert "\x1b" not in text, "the volume's files do not write on the terminal"
     assert "a job passes damaged ones over" in text
+    done = run(resting, *command, "--yes", "-o", "json")
+    assert good(done, 1).endswith("a job passes damaged ones over\n")
+    assert json.loads(done.stdout) == {
+        "exitCode": 1,
+        "checkpoints": [
+            {"step": 120, "whole": True, "problem": ""},
+            {"step": 40, "whole": False, "problem": r"\x1b[31m"},
+        ],
+    }
     assert readers(resting) == []
 
 
@@ -567,6 +591,14 @@ def test_weights_are_exported_to_a_file_whose_checksum_is_compared(
     assert text == f"step 120 written to {out}: 61.5 KiB\n"
     assert out.read_bytes() == WEIGHTS
     assert "is there: choose another" in good(run(resting, *command), 2)
+    out.unlink()
+    report = json.loads(run(resting, *command, "--step", "120", "-o", "json").stdout)
+    assert report == {
+        "path": str(out),
+        "step": 120,
+        "sizeBytes": len(WEIGHTS),
+        "blake2b": hashlib.blake2b(WEIGHTS).hexdigest(),
+    }
     nowhere = str(tmp_path / "no" / "x")
     text = good(run(resting, "checkpoint", "export", "gpt", "-y", "--out", nowhere), 1)
     assert f"Error: --out {nowhere} cannot be written (No such file or directory)" in text

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from regroup.kubernetes.cluster_api import LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError, unreachable
 from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.output import structured_line
 from regroup.kubernetes.pod_logs import Choice, Follower, choose, queries, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
 from tests.support.cluster_objects import job_record, pod_object, running_status
@@ -50,6 +53,25 @@ def test_lines_begin_with_the_rank_or_with_the_pod() -> None:
     source = Logs({("gpt-w0-1", False): ["rank 0: step 1", "agent: connected"]})
     found = lines(source, pods(pod_object()), Choice())
     assert found == ["rank 0: step 1", "gpt-w0-1: agent: connected"]
+
+
+def test_lines_may_be_objects_or_have_the_pod_in_front_too() -> None:
+    source = Logs({("gpt-w0-1", False): ["rank 0: step 1", "agent: connected"]})
+    found = lines(source, pods(pod_object()), Choice(form=structured_line))
+    assert list(map(json.loads, found)) == [
+        {"pod": "gpt-w0-1", "rank": 0, "text": "step 1"},
+        {"pod": "gpt-w0-1", "rank": None, "text": "agent: connected"},
+    ]
+    assert lines(source, pods(pod_object()), Choice(form=attrgetter("wide"))) == [
+        "gpt-w0-1 rank 0: step 1",
+        "gpt-w0-1: agent: connected",
+    ]
+
+
+def test_what_looks_like_a_rank_under_torchrun_is_the_scripts_own() -> None:
+    source = Logs({("gpt-w0-1", False): ["rank 7: hello"]})
+    found = lines(source, pods(pod_object()), Choice(prefixed=False))
+    assert found == ["gpt-w0-1: rank 7: hello"]
 
 
 def test_a_rank_is_found_in_whichever_pod_it_was() -> None:

@@ -66,6 +66,9 @@ def plain_line(status: CoordinatorStatus) -> str:
 def test_a_plain_line_has_the_numbers_that_matter() -> None:
     line = plain_line(make_status(50))
     assert line.startswith("running: training: step 50 of 100 on 2 workers")
+    assert plain_line(make_status(50, phase="suspended", message="suspended")).startswith(
+        "suspended ["
+    )
     for fact in (
         "step=50/100",
         "ranks=2",

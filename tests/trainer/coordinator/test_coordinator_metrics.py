@@ -71,7 +71,8 @@ def test_the_time_of_all_gpus_is_counted_by_use_and_survives_a_succession() -> N
 
 def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
     job, agents = start_job()
-    assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") is None
+    for cause in ("infrastructure", "application", "hang"):  # `increase()` sees the first one
+        assert value(job, "trainingjob_detection_seconds_count", cause=cause) == 0
     job.cut_off(agents[1])
     job.wait(3.0)
     assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") == 1

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from regroup_trainer.checkpoint import catalog, lineage, publish
 from regroup_trainer.checkpoint.catalog import Candidate
@@ -26,11 +23,13 @@ from regroup_trainer.checkpoint.layout import Layout, Manifest
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.errors import FencedError, TrainingError
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.message import shorten
+from regroup_trainer.protocol.message import printable, shorten
 from regroup_trainer.system.memory_limit import describe_bytes
 
 EXIT_DAMAGED, EXIT_UNREAD = 1, 3
-_TABLE_WIDTH = 100
+_HEADER = ("STEP", "SAVED", "SIZE", "RANKS", "STRATEGY", "GEN", "STATE")
+"""Columns that fit a terminal of 80, also after millions of steps by thousands of ranks."""
+_GAP = "   "
 _STANDARD_OUTPUT = Path("-")
 _DIRECTORY = click.argument(
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -81,7 +80,11 @@ def main() -> None:
 @_DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
 def list_checkpoints(directory: Path, as_json: bool) -> None:
-    """Show all checkpoints, newest first, and which of them a job would resume from."""
+    """Show all checkpoints, newest first.
+
+    A job would resume from those that are resumable. An abandoned one lies beyond a step from which
+    a later generation resumed.
+    """
     layout = _layout(directory)
     found = catalog.published(layout)
     counting = {candidate.step for candidate in _counting(layout, _records(layout))}
@@ -95,21 +98,23 @@ def list_checkpoints(directory: Path, as_json: bool) -> None:
     if not found:
         click.echo(f"{layout.checkpoints} holds no checkpoint")
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("step", "saved", "size", "ranks", "strategy", "model", "generation", "state"):
-        table.add_column(column, no_wrap=True)
+    rows = [_HEADER, *(_row(candidate, candidate.step in counting) for candidate in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(_GAP.join(cells).rstrip())
     for candidate in found:
-        table.add_row(*_row(candidate, candidate.step in counting))
-    terminal = Console(highlight=False)
-    Console(highlight=False, width=max(terminal.width, _TABLE_WIDTH)).print(table)
+        if candidate.manifest is None:
+            click.echo(f"step {candidate.step}: damaged: {printable(candidate.problem)}")
 
 
 @main.command()
 @_DIRECTORY
 @_STEP
 def verify(directory: Path, step: int | None) -> None:
-    """Read checkpoints and compare them with their checksums; without --step all of them. Exit code
-    1: damaged.
+    """Compare checkpoints with their checksums.
+
+    Without --step it reads all of them. Exit code 1: damaged.
     """
     layout = _layout(directory)
     chosen = catalog.published(layout) if step is None else [_choose(layout, step)]
@@ -142,8 +147,9 @@ def verify(directory: Path, step: int | None) -> None:
     help="Folder to write; `-`: one file of safetensors, without config.json, to standard output.",
 )
 def export(directory: Path, step: int | None, out: Path) -> None:
-    """Write the model as safetensors in Hugging Face's layout; the checkpoint is verified
-    before.
+    """Write the model as safetensors.
+
+    The folder has Hugging Face's layout. The checkpoint is verified before.
     """
     candidate = _choose(_layout(directory), step)
     if out == _STANDARD_OUTPUT:
@@ -216,8 +222,9 @@ def _explained(out: Path) -> Iterator[None]:
 @click.option("--keep-every-steps", type=click.IntRange(1), help="Multiples of this step stay too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run: bool) -> None:
-    """Delete old checkpoints. One that is damaged, or of an abandoned line, is left alone and does
-    not count.
+    """Delete old checkpoints.
+
+    One that is damaged or abandoned is left alone and does not count.
     """
     layout = _layout(directory)
     records = _records(layout)
@@ -245,9 +252,9 @@ def _remove(layout: Layout, step: int, newest: GenerationNumber) -> None:
 
 def _layout(directory: Path) -> Layout:
     layout = Layout(directory)
-    if not layout.checkpoints.is_dir():
+    if not (layout.checkpoints.is_dir() or layout.lineage.is_dir()):
         raise click.ClickException(
-            f"{directory} is no job's directory, it has no folder `checkpoints`: name "
+            f"{directory} is no job's directory, it has no folder `checkpoints` or `lineage`: name "
             "[subPath/]NAMESPACE/JOB-UID on "
             f"the volume, or regroup-runs/JOB for a local run"
         )
@@ -280,25 +287,20 @@ def _choose(layout: Layout, step: int | None) -> Candidate:
     return chosen
 
 
-def _row(candidate: Candidate, counts: bool) -> list[str | Text]:
-    # What the file says is no markup and no escape sequence of a terminal.
+def _row(candidate: Candidate, counts: bool) -> tuple[str, ...]:
+    """Cells below _HEADER."""
     manifest = candidate.manifest
     if manifest is None:
-        return [str(candidate.step), *[""] * 6, Text(candidate.problem, style="red")]
-    saved = datetime.fromtimestamp(manifest.time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    state = (
-        Text("resumable", style="green") if counts else Text("of an abandoned line", style="yellow")
-    )
-    return [
+        return (str(candidate.step), *[""] * (len(_HEADER) - 2), "damaged")
+    return (
         str(candidate.step),
-        saved,
+        datetime.fromtimestamp(manifest.time).astimezone().strftime("%Y-%m-%d %H:%M"),
         describe_bytes(manifest.size_bytes),
         str(manifest.world_size),
-        Text(shorten(manifest.strategy)),
-        Text(shorten(str(manifest.model.get("name", "")))),
+        shorten(manifest.strategy),
         str(manifest.generation),
-        state,
-    ]
+        "resumable" if counts else "abandoned",
+    )
 
 
 def _facts(candidate: Candidate, counts: bool) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import get_args
 
@@ -16,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.protocol.ledger import Cause, GpuUse
+from regroup_trainer.protocol.ledger import FAILURES, Cause, GpuUse
 
 DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 PHASES = (
@@ -28,7 +27,9 @@ _LABELS = ("namespace", "trainingjob")
 
 
 class CoordinatorCollector(Collector):
-    """The series of one job. Counters come from the ledger, which never falls."""
+    """The series of one job. Counters come from the ledger, which never falls. Times of detection
+    are not in it: each coordinator counts its own, from 0.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -85,10 +86,10 @@ class CoordinatorCollector(Collector):
     def _detections(self, labels: tuple[str, str]) -> Metric:
         metric = HistogramMetricFamily(
             "trainingjob_detection_seconds",
-            "From the last sign of life to the detection",
+            "From the last sign of life to the detection, by this coordinator alone",
             labels=(*_LABELS, "cause"),
         )
-        by_cause: dict[Cause, list[float]] = defaultdict(list)
+        by_cause: dict[Cause, list[float]] = {cause: [] for cause in FAILURES}
         for cause, seconds in self._state.detections:
             by_cause[cause].append(seconds)
         for cause, values in by_cause.items():

@@ -1,0 +1,111 @@
+"""docs/tasks/ten-faults.md is what today's code would write of the run that it shows, and names
+nothing that the code does not have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from demo.ten_faults.expectations import BY_NAME, FAULTS, Fault
+from demo.ten_faults.observation import Look, Observed, problems
+from demo.ten_faults.report_page import page
+from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.kubernetes.advice import advice
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.kube_api import ROOT
+
+PAGE = (ROOT / "docs/tasks/ten-faults.md").read_text()
+PICTURE = next(iter(re.findall(r"^!\[.*\]\((.*)\)$", PAGE, re.M)), "")
+SECTIONS: Mapping[str, str] = {
+    title.lower().replace(" ", "-"): text
+    for title, text in re.findall(r"^## ([^\n]+)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+}
+DEFINITION = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+LOOK = re.compile(
+    r"^\$ kubectl get .*?\n(.*?)\n\$ kubectl .*?\n(.*?)\nexit code (\d+)$", re.M | re.S
+)
+
+
+def observed(fault: Fault) -> Observed:
+    """What the page says was seen of a fault."""
+    text = SECTIONS[fault.slug]
+    (row,) = re.findall(rf"^\| {fault.name} \| (.+) \|$", PAGE, re.M)
+    _, fired, shown, heals, again = row.split(" | ")
+    alerts = {str(fault.expected.alert): _number(fired)} if fired != "-" else {}
+    alerts |= {name: float(at) for name, at in re.findall(r"(TrainingJob\w+)\s\((\d+) s\)", text)}
+    height, after = [Look(0.0, why, int(code), line) for line, why, code in LOOK.findall(text)]
+    return Observed(
+        height,
+        after,
+        shown_after=_number(shown),
+        alerts={name: at for name, at in alerts.items() if at is not None},
+        healed=heals == "yes",
+        recovered_after=0.0 if fault.expected.ends else _number(again),
+        names={name: _named(name, height.why) for name in ("node", "rank")},
+    )
+
+
+def _number(cell: str) -> float | None:
+    return None if cell == "never" else float(cell.removesuffix(" s"))
+
+
+def _named(kind: str, text: str) -> str:
+    """What the first sentences name of this kind."""
+    found = re.search(rf"\b{kind} (n?\d+)\b", " ".join(text.split()))
+    return found[1] if found else f"(no {kind})"
+
+
+SEEN = {slug: observed(BY_NAME[slug]) for slug in SECTIONS}
+
+
+def test_the_page_is_what_todays_code_writes_of_that_run() -> None:
+    assert page(SEEN, PICTURE) == PAGE
+    assert set(SECTIONS) == {fault.slug for fault in FAULTS}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.slug)
+def test_what_it_shows_is_what_is_expected(fault: Fault) -> None:
+    assert problems(fault.expected, SEEN[fault.slug]) == []
+
+
+def test_its_alerts_have_runbooks() -> None:
+    named = set(re.findall(r"TrainingJob[A-Z]\w+", PAGE))
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / f"docs/runbooks/{name}.md").exists()] == []
+
+
+def test_its_reasons_and_events_are_those_of_the_code() -> None:
+    """Events about pods are those of Kubernetes."""
+    words = " ".join(PAGE.split())
+    reasons = set(re.findall(r"(?:does not train|trains, but): (\w+):", words))
+    events = set(re.findall(r"- event (\w+), ", words))
+    documented = re.findall(r"^- `(\w+)` \(", (ROOT / "docs/reference/events.md").read_text(), re.M)
+    assert len(reasons) > 5
+    general = advice("OfAnotherRelease", "gpt")
+    assert [reason for reason in reasons if advice(reason, "gpt") == general] == []
+    assert events <= {*documented, *WaitingReason.__members__}
+
+
+def test_its_verbs_and_fields_are_those_of_the_code() -> None:
+    words = " ".join(PAGE.split())
+    assert set(re.findall(r"kubectl trainingjob ([\w-]+)", words)) <= trainingjob.commands.keys()
+    fields = set(re.findall(r"\b((?:spec|status)(?:\.[a-zA-Z]+)+)", words))
+    assert len(fields) > 5
+    schema = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert [field for field in fields if not _is_in(schema, field.split("."))] == []
+
+
+def _is_in(schema: Mapping[str, Any], path: list[str]) -> bool:
+    for name in path:
+        schema = schema.get("items", schema)
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            return True
+        if name not in schema.get("properties", {}):
+            return False
+        schema = schema["properties"][name]
+    return True
