@@ -7,6 +7,7 @@ abandoned line may still publish something, but nobody will load it.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 from collections.abc import Collection, Iterable
@@ -161,6 +162,18 @@ def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     newest = max(begun(layout), default=None)
     if newest is not None and newest > generation:
         raise FencedError(f"generation {newest} has begun: generation {generation} is over")
+
+
+def require_begun(layout: Layout, generation: GenerationNumber) -> None:
+    """Raises FileNotFoundError where the volume does not know a generation that has trained: it is
+    away, and what is there, such as an empty folder below its mount, is another one. OSError.
+    """
+    path = layout.lineage_record(generation)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        why = f"no such file: this is not the folder in which generation {generation} began"
+        raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
 
 
 def begin(layout: Layout, record: LineageRecord) -> None:
