@@ -189,10 +189,10 @@ class LocalRun:
                 and not self.desired.suspend
             ):
                 incarnation = self._incarnation
-                agent = self._start_process(partial(start_agent, place, index, incarnation))
-                if agent is None:
+                started = self._start_process(partial(start_agent, place, index, incarnation))
+                if started is None:
                     return
-                self.agents[index] = agent
+                self.agents[index] = started
                 self._incarnation += 1
 
     def _start_process(self, start: Callable[[], LocalProcess]) -> LocalProcess | None:
