@@ -165,15 +165,14 @@ def require_newest(layout: Layout, generation: GenerationNumber) -> None:
 
 
 def require_begun(layout: Layout, generation: GenerationNumber) -> None:
-    """Raises FileNotFoundError where the volume does not know a generation that has trained: it is
-    away, and what is there, such as an empty folder below its mount, is another one. OSError.
+    """Raises FileNotFoundError where no generation has begun, though this one has trained: the
+    volume is away, and what is there, such as an empty folder below its mount, is another one.
+
+    A lineage without this one is none of that: the generation had its begin in such a folder.
     """
-    path = layout.lineage_record(generation)
-    try:
-        path.stat()
-    except FileNotFoundError:
-        why = f"no such file: this is not the folder in which generation {generation} began"
-        raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
+    if not begun(layout):
+        why = f"no generation: this is not the folder in which generation {generation} began"
+        raise FileNotFoundError(errno.ENOENT, why, str(layout.lineage))
 
 
 def begin(layout: Layout, record: LineageRecord) -> None:
