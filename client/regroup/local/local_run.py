@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -86,6 +87,8 @@ class LocalRun:
     _incarnation: int = 0
     _gone_at: dict[int, float] = field(default_factory=dict)
     _pending: list[Fault] = field(default_factory=list)
+    _start_problem: str = ""
+    """Why the last attempt to start a process failed."""
     _place: Place | None = None
     _client: CoordinatorClient | None = None
     _record: RecordWriter | None = None
@@ -154,7 +157,7 @@ class LocalRun:
         if self.coordinator is not None:
             _require_started(self.coordinator, self.status is not None)
             self.on_note(f"the coordinator is gone; starting one for term {self._term + 1}")
-        self._term += 1
+            self.coordinator = None
         if self.status is not None:
             known = {
                 "seed": self.status.ledger,
@@ -162,7 +165,10 @@ class LocalRun:
                 "failed_starts": self.status.failed_starts,
             }
             self.desired = self.desired.model_copy(update=known)
-        self.coordinator = start_coordinator(place, self._term, self.desired)
+        term = self._term + 1
+        started = self._start_process(lambda: start_coordinator(place, term, self.desired))
+        if started is not None:
+            self.coordinator, self._term = started, term
 
     def _keep_workers(self, place: Place) -> None:
         now = asyncio.get_running_loop().time()
@@ -182,8 +188,29 @@ class LocalRun:
                 and now >= self._gone_at.get(index, -math.inf) + self.replace_seconds
                 and not self.desired.suspend
             ):
-                self.agents[index] = start_agent(place, index, self._incarnation)
+                incarnation = self._incarnation
+                started = self._start_process(partial(start_agent, place, index, incarnation))
+                if started is None:
+                    return
+                self.agents[index] = started
                 self._incarnation += 1
+
+    def _start_process(self, start: Callable[[], LocalProcess]) -> LocalProcess | None:
+        """The new process. None: its log cannot be made for now, as in a folder that is full,
+        read-only or away, and the others go on. Raises LocalRunError where nothing has worked yet.
+        """
+        try:
+            process = start()
+        except OSError as error:
+            problem = f"cannot start a process: {error.filename}: {error.strerror}"
+            if self.status is None:
+                raise LocalRunError(problem) from error
+            if problem != self._start_problem:
+                self.on_note(f"{problem}; trying again")
+            self._start_problem = problem
+            return None
+        self._start_problem = ""
+        return process
 
     async def _observe(self) -> None:
         assert self._client is not None

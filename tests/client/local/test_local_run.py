@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from regroup.local import local_run
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun, LocalRunError, newest_term
-from regroup.local.processes import descendants, find_rank
+from regroup.local.processes import LocalProcess, Place, descendants, find_rank
 from regroup.local.record_file import read_record
 from regroup_trainer.checkpoint.layout import Layout, published_step
 from regroup_trainer.protocol.config import CheckpointPolicy
@@ -39,6 +44,37 @@ ENDLESS = 1_000_000
 """Steps of a run that is suspended in the end: however fast the machine, what is to happen happens
 before.
 """
+
+
+def test_a_process_whose_log_the_folder_refuses_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a full or read-only folder and one dead worker end the run, and all states with it."""
+    refusals = [OSError(errno.EROFS, "Read-only file system", "job-w0.log") for _ in range(4)]
+
+    def start(*_: object) -> LocalProcess:
+        if refusals:
+            raise refusals.pop()
+        return cast(LocalProcess, SimpleNamespace(exit_code=None))
+
+    monkeypatch.setattr(local_run, "start_agent", start)
+    monkeypatch.setattr(local_run, "start_coordinator", start)
+    run = make_run(tmp_path, 1, replicas=1, min_replicas=1)
+    run.replace_seconds, notes, place = 0.0, list[str](), cast(Place, None)
+    run.on_note = notes.append
+
+    async def keep() -> None:
+        run._keep_coordinator(place)
+        run._keep_workers(place)
+
+    with pytest.raises(LocalRunError, match=r"job-w0\.log: Read-only file system"):
+        asyncio.run(keep())  # nothing has worked yet: the user is there to read it
+    run.status = CoordinatorStatus.model_construct(generation=None, ledger=run.desired.seed)
+    for _ in range(3):
+        asyncio.run(keep())
+    assert (run.coordinator is not None, list(run.agents), run._term) == (True, [0], 1)
+    why = "cannot start a process: job-w0.log: Read-only file system; trying again"
+    assert set(notes) == {why}
 
 
 def test_training_survives_the_loss_of_every_part_in_turn(tmp_path: Path) -> None:

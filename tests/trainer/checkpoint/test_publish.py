@@ -56,6 +56,24 @@ def names(layout: Layout) -> list[str]:
     return sorted(path.name for path in layout.checkpoints.iterdir() if path.name != "latest")
 
 
+def test_nothing_is_published_in_a_folder_in_which_the_generation_did_not_begin(
+    layout: Layout,
+) -> None:
+    """Nobody would count it, and the ranks would let go of their state."""
+    first = begin(layout, 1)
+    layout.lineage_record(first).unlink()
+    with pytest.raises(FileNotFoundError, match=r"not the folder .* generation 1\.1 began"):
+        save(layout, 10, first)
+    assert publishers(layout) == {}
+
+
+def test_who_began_in_an_empty_folder_can_end_in_the_jobs_own(layout: Layout) -> None:
+    """Its last save would wait for ever else."""
+    begin(layout, 1)
+    save(layout, 10, GenerationNumber(1, 2))
+    assert publishers(layout) == {10: (1, 2)}
+
+
 def test_an_older_generation_publishes_nothing(layout: Layout) -> None:
     first = begin(layout, 1)
     second = begin(layout, 2, parent=1)

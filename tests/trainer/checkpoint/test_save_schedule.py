@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regroup_trainer.checkpoint.save_schedule import SaveTimer, due_by_steps
+from regroup_trainer.checkpoint.save_schedule import SaveTimer, due_by_steps, missed_by_steps
 from regroup_trainer.protocol.config import CheckpointPolicy
 
 
@@ -36,11 +36,24 @@ def test_an_interval_in_steps_needs_no_clock() -> None:
     assert not due_by_steps(EVERY_TEN_SECONDS, 4)
 
 
-def pauses(timer: SaveTimer, clock: Clock, saves: int, blocking: float) -> list[float]:
+def test_a_save_is_missed_when_its_step_was_passed_without_a_checkpoint() -> None:
+    assert [missed_by_steps(EVERY_FOUR_STEPS, 4, step) for step in (4, 7, 8, 11)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not missed_by_steps(EVERY_TEN_SECONDS, 4, 100)
+
+
+def pauses(
+    timer: SaveTimer, clock: Clock, saves: int, blocking: float, lasting: float = 0.0
+) -> list[float]:
     """Seconds from each failure until a save is due again, for failures in a row."""
     found = []
     for _ in range(saves):
         timer.restart()
+        clock.now += lasting
         timer.note_failure(blocking)
         failed = clock.now
         while not timer.due(EVERY_FOUR_STEPS):
@@ -64,3 +77,29 @@ def test_a_save_that_failed_is_tried_again_soon_and_ever_more_rarely() -> None:
 def test_saves_that_are_tried_again_take_a_tenth_of_the_time_at_most() -> None:
     clock = Clock()
     assert pauses(SaveTimer(now=clock), clock, 2, blocking=9.0) == [90, 90]
+
+
+def test_a_volume_that_refuses_for_ever_is_written_to_a_fifth_of_the_time_at_most() -> None:
+    """One rank may be refused while all others write their parts. A save that hung is tried again
+    at once: the volume may have come back.
+    """
+    clock = Clock()
+    timer = SaveTimer(now=clock)
+    assert pauses(timer, clock, 3, blocking=0.0, lasting=30.0) == [5, 150, 150]
+
+
+def test_a_save_whose_end_is_unknown_is_tried_again_by_the_next_generation() -> None:
+    clock = Clock()
+    timer = SaveTimer(now=clock)
+    timer.restart()
+    clock.now = 100.0
+    assert not timer.due(EVERY_FOUR_STEPS)
+    timer.resume()
+    assert not timer.due(EVERY_FOUR_STEPS)
+    clock.now = 105.0
+    assert timer.due(EVERY_FOUR_STEPS)
+    timer.restart()
+    timer.note_success()
+    timer.resume()
+    clock.now = 1e9
+    assert not timer.due(EVERY_FOUR_STEPS)

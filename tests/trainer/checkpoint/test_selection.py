@@ -10,7 +10,12 @@ from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.checkpoint.selection import select
 from regroup_trainer.errors import CheckpointError, ConfigurationError
 from regroup_trainer.protocol.config import ResumePolicy
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
+from regroup_trainer.protocol.generation import (
+    GenerationNumber,
+    GenerationRecord,
+    SnapshotNumber,
+    SnapshotSource,
+)
 from tests.support.checkpoints import DATA, write_checkpoint
 from tests.support.ranks import generation, train_config
 
@@ -38,6 +43,13 @@ def upcoming(layout: Layout, **resume: object) -> GenerationRecord:
 
 def candidates(layout: Layout, **resume: object) -> list[int]:
     return [candidate.step for candidate in select(layout, upcoming(layout, **resume)).candidates]
+
+
+def test_a_folder_without_the_generation_of_a_snapshot_is_not_the_jobs(layout: Layout) -> None:
+    number = SnapshotNumber(step=10, generation=GenerationNumber(1, 3), shards=1)
+    source = SnapshotSource(number=number, places=("127.0.0.1:1",))
+    with pytest.raises(FileNotFoundError, match=r"not the folder .* generation 1\.3 began"):
+        select(layout, upcoming(layout).model_copy(update={"snapshot": source}))
 
 
 def test_a_first_generation_starts_from_scratch(layout: Layout) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +20,7 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel.process_group import GenerationGroup, is_peer_loss
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
+from regroup_trainer.protocol.rank_messages import RankReport
 from regroup_trainer.recovery import live_state
 from regroup_trainer.recovery.inventory import Agreement, StateInventory
 from regroup_trainer.recovery.live_state import LiveState, continue_live_state
@@ -29,9 +32,9 @@ from regroup_trainer.step.proposal import Share
 from regroup_trainer.step.state import Position, TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StateUpdater
-from tests.support.checkpoints import DATA
+from tests.support.checkpoints import DATA, begin
 from tests.support.ranks import generation, train_config
-from tests.support.volume import access, be_alone
+from tests.support.volume import NotedReports, access, be_alone
 from tests.support.whole_state import equal
 
 OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
@@ -131,6 +134,39 @@ def test_a_state_in_memory_is_the_newest_only_if_no_generation_since_may_have_co
     be_alone(monkeypatch)
     live = go_on(own, Restorer(layout, record, GROUP, identity, access(record)))
     assert (live is None) == committed
+
+
+@dataclass
+class Repairing(NotedReports):
+    """Puts a folder back once its absence is reported."""
+
+    away: Path = Path()
+    place: Path = Path()
+
+    def send(self, report: RankReport) -> None:
+        super().send(report)
+        if self.problems and self.away.exists():
+            shutil.rmtree(self.place)
+            self.away.rename(self.place)
+
+
+def test_a_folder_without_the_states_own_generation_is_not_the_jobs_and_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None
+) -> None:
+    """A coordinator makes folders that are gone. Empty ones are no sign of an abandoned line."""
+    layout = Layout(tmp_path / "job")
+    layout.lineage.mkdir(parents=True)
+    begin(layout, OLD.n)
+    channel = Repairing(away=tmp_path / "away", place=layout.directory)
+    layout.directory.rename(channel.away)
+    layout.lineage.mkdir(parents=True)
+    record = NoVolume.record
+    be_alone(monkeypatch)
+    identity = RunIdentity(model={}, strategy="ddp", data=DATA)
+    assert go_on(
+        make_resident(), Restorer(layout, record, GROUP, identity, access(record, channel))
+    )
+    assert "not the folder in which generation 1.1 began" in channel.problems[0].error
 
 
 def test_behind_the_guard_a_torn_commit_leaves_a_whole_state_and_a_prepared_step(

@@ -9,7 +9,7 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -404,8 +404,33 @@ def test_a_save_that_failed_or_was_given_up_is_due_again_long_before_the_next_in
     following.begin()
     assert not following.due()
     following.give_up(state_lives_on=True)
+    last = rank.checkpointer(policy, following.timer)
+    assert not last.due()
     now = 2000.0
-    assert rank.checkpointer(policy, following.timer).due()
+    assert last.due()
+
+
+def test_a_new_rank_0_tries_a_save_again_whose_end_only_the_former_one_knew(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    now = 0.0
+    policy = CheckpointPolicy(interval_steps=1000)
+    rank = Rank(tmp_path, replace(group, rank=1))
+    checkpointer = rank.checkpointer(policy, SaveTimer(now=lambda: now))
+    rank.step()
+    checkpointer.after_step()
+    checkpointer.begin()
+
+    def own_part_is_written() -> bool:
+        checkpointer.after_step()
+        return not checkpointer.saving
+
+    wait_until("the end of the rank's own part", own_part_is_written)
+    checkpointer.give_up(state_lives_on=True)
+    rank.saver = replace(rank.saver, group=group)
+    following = rank.checkpointer(policy, checkpointer.timer)
+    now = 10.0
+    assert following.due()
 
 
 def test_a_state_that_lives_on_leaves_a_save_that_hangs_behind(

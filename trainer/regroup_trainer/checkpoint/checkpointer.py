@@ -66,6 +66,7 @@ class Checkpointer:
         self._clock = PhaseClock()
         self.timer = timer or SaveTimer()
         """When the next save is due; it goes on with the state."""
+        self.timer.resume()
         self._snapshot: Snapshot | None = None
         self._save: Save | None = None
         self._saves = 0
@@ -200,7 +201,6 @@ class Checkpointer:
         if self._save:
             self._save.wait_for_copy()
             self._save.give_up(0.0 if state_lives_on else _GRACE_SECONDS)
-            self.timer.note_failure(self._blocking)
 
     def _plan_once(self) -> Snapshot:
         if self._snapshot is None:
@@ -251,6 +251,7 @@ class Checkpointer:
                 return False
         if broadcast_from_rank0(self._collect):
             self._saved_step = self._begun_step
+            self.timer.note_success()
         self._save = None
         return True
 
@@ -291,13 +292,12 @@ class Checkpointer:
                 self._report_failure(save.position.step, failure.stage, failure.error)
             else:
                 self._succeeded, self._failing = True, None
-                self.timer.note_success()
-                self._report_saved(published)
+                if published is not None:  # on rank 0; the others only know of their own part
+                    self.timer.note_success()
+                    self._report_saved(published)
         return self._succeeded
 
-    def _report_saved(self, published: Published | None) -> None:
-        if published is None:  # rank 0 reports it
-            return
+    def _report_saved(self, published: Published) -> None:
         step = published.manifest.step
         self._channel.send(
             CheckpointSaved(

@@ -7,6 +7,7 @@ abandoned line may still publish something, but nobody will load it.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 from collections.abc import Collection, Iterable
@@ -161,6 +162,17 @@ def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     newest = max(begun(layout), default=None)
     if newest is not None and newest > generation:
         raise FencedError(f"generation {newest} has begun: generation {generation} is over")
+
+
+def require_begun(layout: Layout, generation: GenerationNumber) -> None:
+    """Raises FileNotFoundError where no generation has begun, though this one has trained: the
+    volume is away, and what is there, such as an empty folder below its mount, is another one.
+
+    A lineage without this one is none of that: the generation had its begin in such a folder.
+    """
+    if not begun(layout):
+        why = f"no generation: this is not the folder in which generation {generation} began"
+        raise FileNotFoundError(errno.ENOENT, why, str(layout.lineage))
 
 
 def begin(layout: Layout, record: LineageRecord) -> None:

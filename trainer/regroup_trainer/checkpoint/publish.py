@@ -34,6 +34,7 @@ def publish(layout: Layout, manifest: Manifest, directory: Path) -> None:
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     durable.sync(directory / MANIFEST)
     durable.sync(directory)
+    lineage.require_begun(layout, manifest.generation)
     lineage.require_newest(layout, manifest.generation)
     give_name(layout, manifest, directory)
 

@@ -29,6 +29,8 @@ class Selection:
 
 def select(layout: Layout, record: GenerationRecord) -> Selection:
     """Apply the resume policy. Raises CheckpointError, ConfigurationError, OSError."""
+    if record.snapshot:
+        lineage.require_begun(layout, record.snapshot.number.generation)
     begun = lineage.begun(layout) if layout.lineage.is_dir() else ()
     parent = lineage.parent_of(begun, record.number)
     links = lineage.up_to(layout, parent)

@@ -13,8 +13,8 @@ from pathlib import Path
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.history import known_end
 from regroup_trainer.checkpoint.history_writer import Beginning, History
-from regroup_trainer.checkpoint.layout import Layout, RunIdentity
-from regroup_trainer.checkpoint.save_schedule import SaveTimer
+from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.save_schedule import SaveTimer, missed_by_steps
 from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
 from regroup_trainer.parallel.process_group import GenerationGroup, report_loss
@@ -142,7 +142,7 @@ def _start_restored(
         choice.log,
         in_place=False,
         saved_step=choice.manifest.step if choice.manifest and choice.path else None,
-        timer=SaveTimer(_monotonic(choice.saved.time)) if choice.saved else None,
+        timer=_restored_timer(joined, choice.saved, state.position.step),
     )
     report = _report(
         joined,
@@ -158,6 +158,17 @@ def _start_restored(
         "history_end": end,
     }
     return start, report.model_copy(update=found)
+
+
+def _restored_timer(joined: JoinedGeneration, saved: Manifest | None, step: int) -> SaveTimer:
+    """Of saves, where the state of `step` was restored and `saved` is the newest on the volume: a
+    memory snapshot may be newer than a save that failed.
+    """
+    timer = SaveTimer(_monotonic(saved.time) if saved else None)
+    policy = joined.assignment.record.desired.checkpoint
+    if missed_by_steps(policy, saved.step if saved else 0, step):
+        timer.note_missed()
+    return timer
 
 
 def _history_end(restorer: Restorer) -> HistoryEnd | None:

@@ -90,12 +90,7 @@ class Restorer:
 
         Raises StorageError; FencedError when a newer generation than this one has begun.
         """
-        return self.volume.on_rank0(
-            lambda: (
-                lineage.newest_committing(self.layout, self.record.number, agreement.unused)
-                == agreement.generation
-            )
-        )
+        return self.volume.on_rank0(lambda: self._is_newest(agreement))
 
     def begin_from_live(self, agreement: Agreement) -> None:
         """Record on the volume that the generation begins with the live state. All ranks call it.
@@ -105,6 +100,11 @@ class Restorer:
         self.volume.on_rank0(
             lambda: self._begin(agreement.generation, agreement.step, from_checkpoint=False)
         )
+
+    def _is_newest(self, agreement: Agreement) -> bool:
+        lineage.require_begun(self.layout, agreement.generation)
+        newest = lineage.newest_committing(self.layout, self.record.number, agreement.unused)
+        return newest == agreement.generation
 
     def _from_memory(self, state: TrainState, selection: Selection) -> Choice | str:
         """The choice, or why the snapshot is not used; empty where none was chosen."""
