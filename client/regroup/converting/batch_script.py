@@ -25,6 +25,7 @@ from regroup_operator.api.command_advice import name
 from regroup_operator.api.launcher_flags import FlagError, FoundFlag
 
 _DIRECTIVE = "#SBATCH"
+_COMPONENTS = (["hetjob"], ["packjob"])
 _SCRIPT = (
     "spec.image: the script has to be in the image, or in a volume (without an image, the job has "
     "Regroup's own)"
@@ -101,6 +102,10 @@ def _read_directive(number: int, written: str, reading: _Reading) -> None:
     except ValueError as error:
         subject, _, why = str(error).partition(": ")
         left, rest = [left_out(written, why or subject)], []
+    if rest in _COMPONENTS:
+        raise ValueError(
+            f"{rest[0]}: a job has workers of one kind: give each component a job of its own"
+        )
     reading.report(number, [*left, *(left_out(word, "it is no option") for word in rest)])
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from regroup.converting.shell_arithmetic import compute
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
@@ -27,11 +29,12 @@ _MOST_EXPANDED = 1 << 18
 """Characters of all values that are put in the place of variables."""
 _MOST_CHARACTERS = 1 << 15
 """Of a line that is split into words. Longer ones are no commands that somebody wrote."""
-KEYWORDS = frozenset(
+LOOPS = frozenset({"for", "while", "until", "select"})
+KEYWORDS = LOOPS | frozenset(
     {
-        "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac",
-        "function", "select", "{", "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set",
+        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "function", "{", "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set",
         "shopt", "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
+        "echo", "printf",
     }
 )  # fmt: skip
 
@@ -68,7 +71,7 @@ class ShellText:
 
     def _read_line(self, line: int, text: str) -> Iterator[Command]:
         kept: list[str] = []
-        expanded = self._expand(_keep_substitutions(text, kept))
+        expanded = self._expand(_keep_substitutions(text, kept), kept)
         try:
             words = _split(expanded)
         except ValueError:
@@ -102,8 +105,8 @@ class ShellText:
             else:
                 self.variables.pop(name, None)
 
-    def _expand(self, text: str) -> str:
-        """The text with the values of variables, but within single quotes."""
+    def _expand(self, text: str, kept: Sequence[str]) -> str:
+        """The text with the values of variables and of `$((...))`, but within single quotes."""
         out, place, quote = "", 0, ""
         while place < len(text):
             character = text[place]
@@ -116,13 +119,29 @@ class ShellText:
             if not quote and _DESCRIPTOR.match(text, place) and text[place - 1 : place].isspace():
                 place += 1
                 continue
-            found = _VARIABLE.match(text, place) if quote != "'" else None
-            value = self._value(found) if found else None
+            if quote == "'":
+                out, place = out + character, place + 1
+                continue
+            found, value = _VARIABLE.match(text, place), None
+            if found:
+                value = self._value(found)
+            elif found := _KEPT.match(text, place):
+                value = self._computed(kept, int(found[1]))
             if found and value is not None:
                 out, place = out + value.replace("$", _DOLLAR), found.end()
                 continue
             out, place = out + character, place + 1
         return out
+
+    def _computed(self, kept: Sequence[str], number: int) -> str | None:
+        """The value of `$((...))`; None for other substitutions."""
+        written = kept[number] if number < len(kept) else ""
+        if not written.startswith("$((") or not written.endswith("))"):
+            return None
+        used: set[str] = set()
+        value = compute(written[3:-2], self.variables, used)
+        self.used |= used if value is not None else set()
+        return None if value is None else str(value)
 
     def _value(self, found: re.Match[str]) -> str | None:
         name = found[1] if found[1] is not None else found[2]
@@ -218,6 +237,8 @@ def _groups(words: list[str]) -> Iterator[list[str]]:
         if word in _ENDS and word not in ("|", "|&"):
             yield group
             group = []
+        elif word == "do" and not group:
+            yield [word]
         else:
             group.append(word)
     yield group

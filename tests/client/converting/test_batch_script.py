@@ -204,11 +204,62 @@ def test_each_option_is_taken_over_or_reported(name: str) -> None:
         ("mpirun -np 4 python train.py", "starts ranks itself"),
         ("python $SCRIPT", "names no Python script"),
         ("python '$DIR/train.py'", "a variable in its name"),
+        ("srun '$LAUNCHER' train.py", "$LAUNCHER starts train.py, and its value is not known here"),
+        ("bash -c 'sh train.sh; torchrun'", "names no Python script"),
+        ("bash -c 'torchrun train.py' --lr 1", "--lr 1 stands behind the line for a shell"),
     ],
 )
 def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> None:
     refusal = convert_command(shlex.split(line), ConvertOptions()).refusal
     assert refusal is not None and expected in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "for seed in 1 2; do\n  python train.py --seed $seed\ndone",
+            "for seed in 1 2 starts python train.py --seed $seed several times: a job is one run",
+        ),
+        ("while true; do torchrun train.py && break; done", "while true starts torchrun train.py"),
+        ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun python a.py", "hetjob: a job has workers"),
+    ],
+)
+def test_a_script_that_is_more_than_one_run_is_refused(text: str, expected: str) -> None:
+    refusal = convert_script(text, ConvertOptions()).refusal
+    assert refusal is not None and expected in refusal.text
+
+
+def test_a_loop_that_has_ended_before_the_command_is_another_step() -> None:
+    (container,) = script("for i in 1 2\ndo\n  echo $i\ndone\ntorchrun x.py")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    assert container["command"] == ["python", "x.py"]
+
+
+def test_a_launcher_whose_numbers_are_computed() -> None:
+    """As in accelerate's own example for Slurm."""
+    lines = [
+        "#SBATCH --nodes=4",
+        "export GPUS_PER_NODE=4",
+        "head_node_ip=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)",
+        'export LAUNCHER="accelerate launch --num_processes $((SLURM_NNODES * GPUS_PER_NODE)) \\',
+        '   --num_machines $SLURM_NNODES --main_process_ip $head_node_ip"',
+        'echo "$LAUNCHER train.py"',
+        "srun $LAUNCHER train.py --batch $((1024 / (2*GPUS_PER_NODE)))",
+    ]
+    conversion = convert_script("\n".join(lines), ConvertOptions())
+    spec = converted(conversion)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], spec["nprocPerNode"]) == (4, 4)
+    assert container["command"] == ["accelerate", "launch", "train.py", "--batch", "128"]
+
+
+def test_files_that_a_command_reads_are_not_called_output() -> None:
+    notes = left_out("torchrun train.py < in.txt")
+    assert [note.text for note in notes] == [
+        "< in.txt is left out: ranks read no input: give the script the file's name"
+    ]
 
 
 def test_programs_that_only_prepare_do_not_count_as_the_script() -> None:
