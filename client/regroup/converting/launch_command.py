@@ -321,13 +321,25 @@ def _open_words(words: Sequence[str], in_shell: bool) -> list[str]:
     """Sentences about words that a shell would have replaced. `$(NAME)` is replaced by
     Kubernetes.
     """
-    return [
+    unknown = [
         f"{shorten(word)} goes to the script as it is: {_UNKNOWN}"
         for word in words
         if not is_plain(word) and (in_shell or not _OF_KUBERNETES.fullmatch(word))
     ]
+    patterns = [word for word in words if in_shell and _PATTERN.fullmatch(word)]
+    return [
+        *unknown,
+        *(
+            f"{shorten(word)} goes to the script as it is: no shell replaces it"
+            for word in patterns
+        ),
+    ]
 
 
+_PATTERN = re.compile(
+    r"""~(?:/[^$`]*)?  |  [^$`]*\*[^$`]*  |  [^$`]*\{[^{}\s"':]*,[^{}\s"':]*\}[^$`]*""", re.VERBOSE
+)
+"""Names of files that a shell completes, and lists that it writes out."""
 _OF_KUBERNETES = re.compile(r"[^$`]*(?:\$\([A-Za-z_][\w.-]*\)[^$`]*)*")
 
 

@@ -1,4 +1,4 @@
-"""Computes what a shell script has in `$((...))`: whole numbers, known variables, + - * / %. Pure."""
+"""Computes what a shell script has in `$((...))`: whole numbers and known variables. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ _DESCRIPTOR = re.compile(r"\d(?=[<>])", re.ASCII)
 _REDIRECTION = re.compile(r"[<>]+&?|&>+")
 _DOLLAR = "\ue000"
 """Stands for a dollar sign that is none of a variable."""
-_KEPT = re.compile("\ue001(\\d+)\ue002")
+_MARK = "\ue001"
+_KEPT = re.compile(f"{_MARK}(\\d+)\ue002")
 """Stands for a text that only a shell can read."""
 _MOST_EXPANDED = 1 << 18
 """Characters of all values that are put in the place of variables."""
@@ -32,9 +33,9 @@ _MOST_CHARACTERS = 1 << 15
 LOOPS = frozenset({"for", "while", "until", "select"})
 KEYWORDS = LOOPS | frozenset(
     {
-        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "function", "{", "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set",
-        "shopt", "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
-        "echo", "printf",
+        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "function", "{",
+        "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set", "echo", "printf", "shopt",
+        "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
     }
 )  # fmt: skip
 
@@ -119,13 +120,10 @@ class ShellText:
             if not quote and _DESCRIPTOR.match(text, place) and text[place - 1 : place].isspace():
                 place += 1
                 continue
-            if quote == "'":
-                out, place = out + character, place + 1
-                continue
-            found, value = _VARIABLE.match(text, place), None
-            if found:
+            found, value = None, None
+            if character == "$" and quote != "'" and (found := _VARIABLE.match(text, place)):
                 value = self._value(found)
-            elif found := _KEPT.match(text, place):
+            elif character == _MARK and quote != "'" and (found := _KEPT.match(text, place)):
                 value = self._computed(kept, int(found[1]))
             if found and value is not None:
                 out, place = out + value.replace("$", _DOLLAR), found.end()
@@ -180,7 +178,7 @@ def _keep_substitutions(text: str, kept: list[str]) -> str:
     while place < len(text):
         end = ends.get(place, place)
         if end > place:
-            out += f"\ue001{len(kept)}\ue002"
+            out += f"{_MARK}{len(kept)}\ue002"
             kept.append(text[place:end])
             place = end
         else:

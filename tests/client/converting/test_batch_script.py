@@ -255,6 +255,14 @@ def test_a_launcher_whose_numbers_are_computed() -> None:
     assert container["command"] == ["accelerate", "launch", "train.py", "--batch", "128"]
 
 
+def test_words_that_only_a_shell_replaces_are_named() -> None:
+    notes = left_out("""torchrun train.py ~/data a*.txt {a,b} 'c d' --json '{"a": [1, 2]}' x@~/y""")
+    why = "goes to the script as it is: no shell replaces it"
+    assert [note.text for note in notes] == [
+        f"{word} {why}" for word in ("~/data", "a*.txt", "{a,b}")
+    ]
+
+
 def test_files_that_a_command_reads_are_not_called_output() -> None:
     notes = left_out("torchrun train.py < in.txt")
     assert [note.text for note in notes] == [

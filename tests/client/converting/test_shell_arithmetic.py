@@ -52,6 +52,6 @@ def test_a_shell_computes_the_same(expression: str) -> None:
     value = compute(expression, {}, set())
     if value is not None:
         done = subprocess.run(
-            ["sh", "-c", f"echo $(({expression}))"], capture_output=True, text=True
+            ["sh", "-c", f"echo $(({expression}))"], capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == str(value)
