@@ -138,6 +138,9 @@ def _draft(asked: Allocation, launch: Launch, options: ConvertOptions, report: R
     script = next((w for w in launch.command[1:] if w.endswith(".py")), launch.command[-1])
     draft.metadata["name"] = options.name or job_name(asked.name or PurePath(script).stem)
     draft.put("activeDeadlineSeconds", asked.seconds)
+    if asked.gpus_per_node is None and (asked.gpus or 0) % asked.workers:
+        why = f"no multiple of {asked.workers} nodes: each has {asked.gpus_of_node}"
+        report(left_out(f"--gpus={asked.gpus}", why))
     pod.image, pod.resources = asked.image, dict(asked.resources)
     pod.variables, pod.working_directory = dict(launch.variables), launch.working_directory
     put_size(draft, _size(asked, launch, report), launch, pod, report)

@@ -38,6 +38,7 @@ _STOCK = "only launcher torchrun supports it"
 _ELSEWHERE = "another step: put it into the image or an init container"
 _INPUT = "ranks read no input: give the script the file's name"
 _OUTPUT = "what ranks write is in the pod's log"
+_SETS_UP = "the image has to bring what it sets up"
 _UNKNOWN = "its value is not known here"
 
 
@@ -64,18 +65,20 @@ def read_launch(
     """
     if words and name(words[0]) in SHELLS:
         return _of_shell(words, known or {})
-    return _of_words(list(words), in_shell)
+    return _of_words(list(words), in_shell, known)
 
 
 def _of_shell(words: Sequence[str], known: Mapping[str, str]) -> Launch:
     found, line = line_and_arguments(words), line_of_shell(words)
     if not words[1:2] or not (found or name(words[0]) == "env"):
-        raise ValueError(f"{shorten(line)!r} is a script for a shell, which is not in the file")
+        raise ValueError(
+            f"{shorten(line or words[0])!r} is a script for a shell, which is not in the file"
+        )
     if behind := shlex.join(found[1:]):
         raise ValueError(f"{shorten(behind)} stands behind the line for a shell: write it into it")
     text = ShellText(line, known)
     chosen = choose(text)
-    launch = _of_words(list(chosen.words), True)
+    launch = _of_words(list(chosen.words), True, text.variables)
     variables, left = surroundings(text, chosen)
     return replace(
         launch,
@@ -197,7 +200,12 @@ def _of_step(command: Command, chosen: Command) -> Iterator[str]:
         yield left_out(" ".join(command.redirected), _INPUT if is_read else _OUTPUT)
 
 
-def _of_words(words: list[str], in_shell: bool = False) -> Launch:
+def _of_words(
+    words: list[str], in_shell: bool = False, known: Mapping[str, str] | None = None
+) -> Launch:
+    if place := _place_of_shell(words):
+        launch = _of_shell(words[place:], known or {})
+        return replace(launch, left=(left_out(" ".join(words[:place]), _SETS_UP), *launch.left))
     words, left = _without_wrapper(words)
     table, prefix, rest = _launcher(words)
     if table is None:
@@ -254,6 +262,16 @@ def _require_known(script: Script, in_shell: bool) -> None:
         raise ValueError(f"{shorten(named)}: the script has a variable in its name that is not set")
 
 
+def _place_of_shell(words: Sequence[str]) -> int | None:
+    """Where a shell is asked to read a line, in front of all that could start ranks."""
+    for place, word in enumerate(words):
+        if name(word) in SHELLS and line_and_arguments(words[place:]):
+            return place
+        if INTERPRETER.fullmatch(word) or name(word) in STARTERS | LAUNCHERS or ".py" in word:
+            return None
+    return None
+
+
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     """The command behind a program such as `uv run`, and what is to be reported of that."""
     first = words[0] if words else ""
@@ -268,7 +286,7 @@ def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     if given < len(own) and not is_plain(starter):
         raise ValueError(f"{shorten(starter)} starts {shorten(own[1])}, and {_UNKNOWN}: write it")
     before = " ".join(words[: len(words) - given])
-    return own, [left_out(before, "the image has to bring what it sets up")]
+    return own, [left_out(before, _SETS_UP)]
 
 
 def _launcher(words: list[str]) -> tuple[FlagTable | None, list[str], list[str]]:

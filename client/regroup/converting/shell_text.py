@@ -86,15 +86,15 @@ class ShellText:
     def _command(self, line: int, words: list[str]) -> Command:
         text = " ".join(words)
         plain, redirected = _without_redirections(words)
-        exports = plain[:1] == ["export"]
+        exports = plain[:1] == ["export"] and not any(word.startswith("-") for word in plain)
         rest = plain[1:] if exports else plain
         assignments: dict[str, str] = {}
-        while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
-            assignments[found[1]] = found[2]
-            rest = rest[1:]
-        if exports:  # `export NAME`: of a variable that is set already
-            assignments |= {name: self.variables.get(name, f"${name}") for name in rest}
-            rest = []
+        while rest and (exports or _ASSIGNMENT.fullmatch(rest[0])):
+            word, rest = rest[0], rest[1:]
+            if found := _ASSIGNMENT.fullmatch(word):
+                assignments[found[1]] = found[2]
+            else:  # `export NAME`: of a variable that is set already
+                assignments[word] = self.variables.get(word, f"${word}")
         if not rest:
             self._set(assignments)
         return Command(line, text, tuple(rest), assignments, exports, tuple(redirected))

@@ -255,6 +255,40 @@ def test_a_launcher_whose_numbers_are_computed() -> None:
     assert container["command"] == ["accelerate", "launch", "train.py", "--batch", "128"]
 
 
+def test_a_line_for_a_shell_behind_a_wrapper_is_read() -> None:
+    conversion = convert_command(
+        ["srun", "-N2", "apptainer", "exec", "i.sif", "bash", "-c", "cd /a && torchrun x.py"],
+        ConvertOptions(),
+    )
+    (container,) = converted(conversion)["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["workingDir"]) == (["python", "x.py"], "/a")
+    assert [note.text for note in conversion.left_out] == [
+        "apptainer exec i.sif is left out: the image has to bring what it sets up"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "ranks"),
+    [
+        ("-N 4 --ntasks-per-node=8 -n 4", 4, 1),  # then it is the most of a node
+        ("--ntasks-per-node=4 -n 6", 2, 3),
+        ("--ntasks-per-node=4 -n 8", 2, 4),
+        ("-N 2 --ntasks-per-node=4", 2, 4),
+    ],
+)
+def test_the_number_of_all_tasks_wins_over_that_of_a_node(
+    options: str, workers: int, ranks: int
+) -> None:
+    spec = command(f"srun {options} python x.py")["spec"]
+    assert (spec["replicas"], spec["nprocPerNode"]) == (workers, ranks)
+
+
+def test_gpus_that_no_worker_gets_are_named() -> None:
+    assert [note.text for note in left_out("srun -N 3 --gpus=8 python x.py")] == [
+        "--gpus=8 is left out: no multiple of 3 nodes: each has 2"
+    ]
+
+
 def test_words_that_only_a_shell_replaces_are_named() -> None:
     notes = left_out("""torchrun train.py ~/data a*.txt {a,b} 'c d' --json '{"a": [1, 2]}' x@~/y""")
     why = "goes to the script as it is: no shell replaces it"
