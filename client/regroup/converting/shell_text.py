@@ -18,6 +18,9 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _VARIABLE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}$`]*))?\}})")
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_QUOTES = re.compile(r"\\.|['\"]|(?:^|(?<=\s))#")
+"""What begins or ends quotes, or does not although it looks so; and where a comment begins."""
+_MOST_QUOTED_LINES = 100
 _ENDS = frozenset({"&&", ";", "||", "|", "&", "|&", ";;"})
 _DESCRIPTOR = re.compile(r"\d(?=[<>])", re.ASCII)
 _REDIRECTION = re.compile(r"[<>]+&?|&>+")
@@ -158,18 +161,49 @@ def is_plain(value: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their number, joined where one ends with a backslash, without comments and
-    without documents that follow a line.
+    """Lines with their number, joined where one ends with a backslash or within quotes, without
+    comments and without documents that follow a line.
     """
-    lines = enumerate(text.splitlines(), 1)
-    for number, line in lines:
-        whole = line
+    lines, place = text.splitlines(), 0
+    while place < len(lines):
+        number, whole = place + 1, lines[place]
+        place += 1
         while whole.endswith("\\") and not whole.endswith("\\\\"):
-            whole = whole[:-1] + " " + next(lines, (0, ""))[1]
-        if found := _HERE_DOCUMENT.search(whole):
-            next((None for _, inner in lines if inner.strip() == found[2]), None)
-        if whole.strip() and not whole.lstrip().startswith("#"):
-            yield number, whole
+            whole = whole[:-1] + " " + "".join(lines[place : place + 1])
+            place += 1
+        if not whole.strip() or whole.lstrip().startswith("#"):
+            continue
+        if more := _lines_of_quote(whole, lines[place : place + _MOST_QUOTED_LINES]):
+            whole, place = "\n".join([whole, *lines[place : place + more]]), place + more
+        elif found := _HERE_DOCUMENT.search(whole):
+            ends = (n for n in range(place, len(lines)) if lines[n].strip() == found[2])
+            place = next(ends, len(lines)) + 1
+        yield number, whole
+
+
+def _lines_of_quote(line: str, following: Sequence[str]) -> int:
+    """How many lines belong to quotes that are open at the end of a line; 0 where none are, or
+    where none of the lines closes them.
+    """
+    quote = _open_quote(line, "")
+    for count, more in enumerate(following if quote else (), 1):
+        quote = _open_quote(more, quote)
+        if not quote:
+            return count
+    return 0
+
+
+def _open_quote(line: str, quote: str) -> str:
+    """The quotation mark that is open at the end of a line, which begins within `quote`."""
+    for found in _QUOTES.finditer(line):
+        mark = found[0]
+        if mark.endswith("#") and not quote:
+            break
+        if mark in ("'", '"') and quote in ("", mark):
+            quote = "" if quote else mark
+        elif mark == "\\'" and quote == "'":
+            quote = ""  # a backslash is one there
+    return quote
 
 
 def _keep_substitutions(text: str, kept: list[str]) -> str:

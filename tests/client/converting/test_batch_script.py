@@ -268,6 +268,21 @@ def test_a_line_for_a_shell_behind_a_wrapper_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "srun -N2 bash -c \"\n  cd /a\n  torchrun \\\n    x.py --n '1 2'\n\"",
+        "#SBATCH -N2\nCMD='torchrun\n  x.py --n'\ncd /a\nsrun $CMD '1 2'  # don't",
+        "#SBATCH -N2\n# it's <<EOF\ncd /a\nsrun torchrun x.py --n '1 2'\necho don't",
+    ],
+)
+def test_quotes_may_go_over_several_lines(text: str) -> None:
+    spec = script(text)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["workingDir"]) == (2, "/a")
+    assert container["command"] == ["python", "x.py", "--n", "1 2"]
+
+
+@pytest.mark.parametrize(
     ("options", "workers", "ranks"),
     [
         ("-N 4 --ntasks-per-node=8 -n 4", 4, 1),  # then it is the most of a node
