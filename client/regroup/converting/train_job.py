@@ -208,7 +208,7 @@ def _step(runtime: Source, job: Place) -> Any:
 
 def _pod(source: Source, runtime: Source, job: Place) -> Pod:
     """The runtime's pod, with the patches and the trainer of the TrainJob over it."""
-    runtime.take(*job, "name")
+    runtime.text(*job, "name")
     runtime.take(*job, "template", "metadata", "labels", _STEP)
     place = (*job, "template", "spec", "template")
     layers = [(runtime, place, take_layer(runtime, place, _is_main))]
