@@ -53,9 +53,9 @@ def line_of_shell(words: Sequence[str]) -> str:
 
 
 def line_and_arguments(words: Sequence[str]) -> list[str]:
-    """LINE of `sh -e -c LINE` and the words behind it; empty where a shell is asked for another."""
+    """LINE of `sh -e -c LINE` and the words behind it; empty for other commands."""
     rest, is_line = list(words[1:]), False
-    while name(words[0]) != "env" and rest and rest[0][:1] in ("-", "+"):
+    while name(words[0]) in SHELLS - {"env"} and rest and rest[0][:1] in ("-", "+"):
         flag = rest.pop(0)
         if flag == "--":
             break

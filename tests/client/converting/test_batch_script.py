@@ -201,6 +201,7 @@ def test_each_option_is_taken_over_or_reported(name: str) -> None:
         ("srun -N 2", "srun starts nothing"),
         ("srun bash train.sh", "is a script for a shell"),
         ("echo hello", "no command starts a Python script"),
+        ("grep -c hello there", "no command starts a Python script"),
         ("mpirun -np 4 python train.py", "starts ranks itself"),
         ("python $SCRIPT", "names no Python script"),
         ("python '$DIR/train.py'", "a variable in its name"),
