@@ -112,6 +112,20 @@ def test_images_are_those_of_the_values() -> None:
     assert environment["REGROUP_OPERATOR_TRAINER_IMAGE"] == "r/t:8"
 
 
+def test_the_python_of_the_trainer_image_is_that_of_the_dockerfile_or_what_the_values_say() -> None:
+    base = re.search(r"^ARG BASE_IMAGE=python:(3\.\d+)-", (ROOT / "Dockerfile").read_text(), re.M)
+    assert base is not None
+    for repository, given, python in (
+        ("mirror.local/x/regroup-trainer", "", base[1]),
+        ("mirror.local/x/regroup-trainer", "3.12", "3.12"),
+        ("mine", "", None),
+        ("mine", "3.11", "3.11"),
+    ):
+        objects = render(f'trainer.image={{"repository": "{repository}", "python": "{given}"}}')
+        environment = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+        assert environment.get("REGROUP_OPERATOR_TRAINER_PYTHON") == python
+
+
 def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
     from regroup_operator.api.settings import PREFIX, Settings
 

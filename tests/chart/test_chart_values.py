@@ -46,6 +46,7 @@ CHANGES = {
     "image.pullPolicy": Change("Always", "imagePullPolicy: Always"),
     "trainer.image.repository": Change("r/t", '"r/t:'),
     "trainer.image.tag": Change("7", "regroup-trainer:7"),
+    "trainer.image.python": Change("3.12", 'TRAINER_PYTHON, value: "3.12"'),
     "imagePullSecrets": Change(["mine"], "- name: mine"),
     "watch.namespaces": Change(["team"], "namespace: team"),
     "watch.nodes": Change(False, removes="resources: [nodes]"),

@@ -47,6 +47,11 @@ annotations: {{- toYaml . | nindent 2 }}
 {{ .Values.trainer.image.repository }}:{{ .Values.trainer.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* Empty: nobody has said it, and the image is none of ours. A registry's mirror keeps the name. */}}
+{{- define "regroup.trainerPython" -}}
+{{ .Values.trainer.image.python | default (ternary "3.13" "" (hasSuffix "/regroup-trainer" .Values.trainer.image.repository)) }}
+{{- end }}
+
 {{/* Who may reach the status and metrics ports of isolated jobs: this operator and the scrapers. */}}
 {{- define "regroup.peers" -}}
 {{- $operator := dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace)) "podSelector" (dict "matchLabels" (include "regroup.selector" . | fromYaml)) }}

@@ -25,6 +25,7 @@ from regroup_operator.api.command_advice import name
 from regroup_operator.api.launcher_flags import FlagError, FoundFlag
 
 _DIRECTIVE = "#SBATCH"
+_COMPONENTS = (["hetjob"], ["packjob"])
 _SCRIPT = (
     "spec.image: the script has to be in the image, or in a volume (without an image, the job has "
     "Regroup's own)"
@@ -101,6 +102,10 @@ def _read_directive(number: int, written: str, reading: _Reading) -> None:
     except ValueError as error:
         subject, _, why = str(error).partition(": ")
         left, rest = [left_out(written, why or subject)], []
+    if rest in _COMPONENTS:
+        raise ValueError(
+            f"{rest[0]}: a job has workers of one kind: give each component a job of its own"
+        )
     reading.report(number, [*left, *(left_out(word, "it is no option") for word in rest)])
 
 
@@ -133,6 +138,9 @@ def _draft(asked: Allocation, launch: Launch, options: ConvertOptions, report: R
     script = next((w for w in launch.command[1:] if w.endswith(".py")), launch.command[-1])
     draft.metadata["name"] = options.name or job_name(asked.name or PurePath(script).stem)
     draft.put("activeDeadlineSeconds", asked.seconds)
+    if asked.gpus_per_node is None and (asked.gpus or 0) % asked.workers:
+        why = f"no multiple of {asked.workers} nodes: each has {asked.gpus_of_node}"
+        report(left_out(f"--gpus={asked.gpus}", why))
     pod.image, pod.resources = asked.image, dict(asked.resources)
     pod.variables, pod.working_directory = dict(launch.variables), launch.working_directory
     put_size(draft, _size(asked, launch, report), launch, pod, report)

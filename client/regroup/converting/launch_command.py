@@ -5,18 +5,20 @@ the launcher's flags say. Pure.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from regroup.converting.pod_template import is_of_ranks
-from regroup.converting.shell_text import KEYWORDS, Command, ShellText, is_plain
+from regroup.converting.shell_text import KEYWORDS, LOOPS, Command, ShellText, is_plain
 from regroup.converting.source import Row, left_out
 from regroup_operator.api.accelerate_flags import ACCELERATE, MODULES
 from regroup_operator.api.command_advice import (
     INTERPRETER,
     SHELLS,
     STARTERS,
+    line_and_arguments,
     line_of_shell,
     name,
     own_command,
@@ -34,6 +36,9 @@ _OLD = "torch.distributed.launch"
 _TOOLS = {("-m", "pip"), ("-m", "venv")}
 _STOCK = "only launcher torchrun supports it"
 _ELSEWHERE = "another step: put it into the image or an init container"
+_INPUT = "ranks read no input: give the script the file's name"
+_OUTPUT = "what ranks write is in the pod's log"
+_SETS_UP = "the image has to bring what it sets up"
 _UNKNOWN = "its value is not known here"
 
 
@@ -60,16 +65,20 @@ def read_launch(
     """
     if words and name(words[0]) in SHELLS:
         return _of_shell(words, known or {})
-    return _of_words(list(words), in_shell)
+    return _of_words(list(words), in_shell, known)
 
 
 def _of_shell(words: Sequence[str], known: Mapping[str, str]) -> Launch:
-    line = line_of_shell(words)
-    if not words[1:2] or (words[1][:1] != "-" and name(words[0]) != "env"):
-        raise ValueError(f"{shorten(line)!r} is a script for a shell, which is not in the file")
+    found, line = line_and_arguments(words), line_of_shell(words)
+    if not words[1:2] or not (found or name(words[0]) == "env"):
+        raise ValueError(
+            f"{shorten(line or words[0])!r} is a script for a shell, which is not in the file"
+        )
+    if behind := shlex.join(found[1:]):
+        raise ValueError(f"{shorten(behind)} stands behind the line for a shell: write it into it")
     text = ShellText(line, known)
     chosen = choose(text)
-    launch = _of_words(list(chosen.words), True)
+    launch = _of_words(list(chosen.words), True, text.variables)
     variables, left = surroundings(text, chosen)
     return replace(
         launch,
@@ -81,14 +90,32 @@ def _of_shell(words: Sequence[str], known: Mapping[str, str]) -> Launch:
 
 def choose(text: ShellText) -> Command:
     """The command that starts the ranks. Raises ValueError where there is none, or several."""
-    for fits in (_starts_many, _starts_script, _starts_python):
+    for fits in (_starts_many, _starts_script, _starts_python, line_and_arguments):
         found = [command for command in text.commands if command.words and fits(command.words)]
         if len(found) > 1:
             lines = " and ".join(shorten(command.text) for command in found[:3])
             raise ValueError(f"{lines} both start a program: keep one of them")
         if found:
+            _require_once(text, found[0])
             return found[0]
     raise ValueError("no command starts a Python script: give torchrun, srun or python")
+
+
+def _require_once(text: ShellText, chosen: Command) -> None:
+    """Raises ValueError for a command in a loop."""
+    loops: list[str] = []
+    for command in text.commands:
+        if command is chosen:
+            break
+        if command.words[:1] and command.words[0] in LOOPS:
+            loops.append(command.text)
+        elif command.words[:1] == ("done",):
+            del loops[-1:]
+    if loops:
+        raise ValueError(
+            f"{shorten(loops[0])} starts {shorten(chosen.text)} several times: a job is one run: "
+            "give each a job of its own"
+        )
 
 
 def _starts_many(words: Sequence[str]) -> bool:
@@ -169,10 +196,16 @@ def _of_step(command: Command, chosen: Command) -> Iterator[str]:
     if command.words and command is not chosen:
         yield left_out(command.text, _ELSEWHERE)
     elif command.redirected:
-        yield left_out(" ".join(command.redirected), "what ranks write is in the pod's log")
+        is_read = command.redirected[0].startswith("<")
+        yield left_out(" ".join(command.redirected), _INPUT if is_read else _OUTPUT)
 
 
-def _of_words(words: list[str], in_shell: bool = False) -> Launch:
+def _of_words(
+    words: list[str], in_shell: bool = False, known: Mapping[str, str] | None = None
+) -> Launch:
+    if place := _place_of_shell(words):
+        launch = _of_shell(words[place:], known or {})
+        return replace(launch, left=(left_out(" ".join(words[:place]), _SETS_UP), *launch.left))
     words, left = _without_wrapper(words)
     table, prefix, rest = _launcher(words)
     if table is None:
@@ -229,6 +262,16 @@ def _require_known(script: Script, in_shell: bool) -> None:
         raise ValueError(f"{shorten(named)}: the script has a variable in its name that is not set")
 
 
+def _place_of_shell(words: Sequence[str]) -> int | None:
+    """Where a shell is asked to read a line, in front of all that could start ranks."""
+    for place, word in enumerate(words):
+        if name(word) in SHELLS and line_and_arguments(words[place:]):
+            return place
+        if INTERPRETER.fullmatch(word) or name(word) in STARTERS | LAUNCHERS or ".py" in word:
+            return None
+    return None
+
+
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     """The command behind a program such as `uv run`, and what is to be reported of that."""
     first = words[0] if words else ""
@@ -239,8 +282,11 @@ def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     if not own:
         return words, []
     given = len(own) if words[-len(own) :] == own else len(own) - 1  # Python was not named
+    starter = words[len(words) - given - 1]
+    if given < len(own) and not is_plain(starter):
+        raise ValueError(f"{shorten(starter)} starts {shorten(own[1])}, and {_UNKNOWN}: write it")
     before = " ".join(words[: len(words) - given])
-    return own, [left_out(before, "the image has to bring what it sets up")]
+    return own, [left_out(before, _SETS_UP)]
 
 
 def _launcher(words: list[str]) -> tuple[FlagTable | None, list[str], list[str]]:
@@ -293,13 +339,25 @@ def _open_words(words: Sequence[str], in_shell: bool) -> list[str]:
     """Sentences about words that a shell would have replaced. `$(NAME)` is replaced by
     Kubernetes.
     """
-    return [
+    unknown = [
         f"{shorten(word)} goes to the script as it is: {_UNKNOWN}"
         for word in words
         if not is_plain(word) and (in_shell or not _OF_KUBERNETES.fullmatch(word))
     ]
+    patterns = [word for word in words if in_shell and _PATTERN.fullmatch(word)]
+    return [
+        *unknown,
+        *(
+            f"{shorten(word)} goes to the script as it is: no shell replaces it"
+            for word in patterns
+        ),
+    ]
 
 
+_PATTERN = re.compile(
+    r"""~(?:/[^$`]*)?  |  [^$`]*\*[^$`]*  |  [^$`]*\{[^{}\s"':]*,[^{}\s"':]*\}[^$`]*""", re.VERBOSE
+)
+"""Names of files that a shell completes, and lists that it writes out."""
 _OF_KUBERNETES = re.compile(r"[^$`]*(?:\$\([A-Za-z_][\w.-]*\)[^$`]*)*")
 
 

@@ -9,29 +9,36 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from regroup.converting.shell_arithmetic import compute
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _VARIABLE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}$`]*))?\}})")
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_QUOTES = re.compile(r"\\.|['\"]|(?:^|(?<=\s))#")
+"""What begins or ends quotes, or does not although it looks so; and where a comment begins."""
+_MOST_QUOTED_LINES = 100
 _ENDS = frozenset({"&&", ";", "||", "|", "&", "|&", ";;"})
 _DESCRIPTOR = re.compile(r"\d(?=[<>])", re.ASCII)
 _REDIRECTION = re.compile(r"[<>]+&?|&>+")
 _DOLLAR = "\ue000"
 """Stands for a dollar sign that is none of a variable."""
-_KEPT = re.compile("\ue001(\\d+)\ue002")
+_MARK = "\ue001"
+_KEPT = re.compile(f"{_MARK}(\\d+)\ue002")
 """Stands for a text that only a shell can read."""
 _MOST_EXPANDED = 1 << 18
 """Characters of all values that are put in the place of variables."""
 _MOST_CHARACTERS = 1 << 15
 """Of a line that is split into words. Longer ones are no commands that somebody wrote."""
-KEYWORDS = frozenset(
+LOOPS = frozenset({"for", "while", "until", "select"})
+KEYWORDS = LOOPS | frozenset(
     {
-        "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac",
-        "function", "select", "{", "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set",
-        "shopt", "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
+        "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "function", "{",
+        "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set", "echo", "printf", "shopt",
+        "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
     }
 )  # fmt: skip
 
@@ -68,7 +75,7 @@ class ShellText:
 
     def _read_line(self, line: int, text: str) -> Iterator[Command]:
         kept: list[str] = []
-        expanded = self._expand(_keep_substitutions(text, kept))
+        expanded = self._expand(_keep_substitutions(text, kept), kept)
         try:
             words = _split(expanded)
         except ValueError:
@@ -82,15 +89,15 @@ class ShellText:
     def _command(self, line: int, words: list[str]) -> Command:
         text = " ".join(words)
         plain, redirected = _without_redirections(words)
-        exports = plain[:1] == ["export"]
+        exports = plain[:1] == ["export"] and not any(word.startswith("-") for word in plain)
         rest = plain[1:] if exports else plain
         assignments: dict[str, str] = {}
-        while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
-            assignments[found[1]] = found[2]
-            rest = rest[1:]
-        if exports:  # `export NAME`: of a variable that is set already
-            assignments |= {name: self.variables.get(name, f"${name}") for name in rest}
-            rest = []
+        while rest and (exports or _ASSIGNMENT.fullmatch(rest[0])):
+            word, rest = rest[0], rest[1:]
+            if found := _ASSIGNMENT.fullmatch(word):
+                assignments[found[1]] = found[2]
+            else:  # `export NAME`: of a variable that is set already
+                assignments[word] = self.variables.get(word, f"${word}")
         if not rest:
             self._set(assignments)
         return Command(line, text, tuple(rest), assignments, exports, tuple(redirected))
@@ -102,8 +109,8 @@ class ShellText:
             else:
                 self.variables.pop(name, None)
 
-    def _expand(self, text: str) -> str:
-        """The text with the values of variables, but within single quotes."""
+    def _expand(self, text: str, kept: Sequence[str]) -> str:
+        """The text with the values of variables and of `$((...))`, but within single quotes."""
         out, place, quote = "", 0, ""
         while place < len(text):
             character = text[place]
@@ -116,13 +123,26 @@ class ShellText:
             if not quote and _DESCRIPTOR.match(text, place) and text[place - 1 : place].isspace():
                 place += 1
                 continue
-            found = _VARIABLE.match(text, place) if quote != "'" else None
-            value = self._value(found) if found else None
+            found, value = None, None
+            if character == "$" and quote != "'" and (found := _VARIABLE.match(text, place)):
+                value = self._value(found)
+            elif character == _MARK and quote != "'" and (found := _KEPT.match(text, place)):
+                value = self._computed(kept, int(found[1]))
             if found and value is not None:
                 out, place = out + value.replace("$", _DOLLAR), found.end()
                 continue
             out, place = out + character, place + 1
         return out
+
+    def _computed(self, kept: Sequence[str], number: int) -> str | None:
+        """The value of `$((...))`; None for other substitutions."""
+        written = kept[number] if number < len(kept) else ""
+        if not written.startswith("$((") or not written.endswith("))"):
+            return None
+        used: set[str] = set()
+        value = compute(written[3:-2], self.variables, used)
+        self.used |= used if value is not None else set()
+        return None if value is None else str(value)
 
     def _value(self, found: re.Match[str]) -> str | None:
         name = found[1] if found[1] is not None else found[2]
@@ -141,18 +161,49 @@ def is_plain(value: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their number, joined where one ends with a backslash, without comments and
-    without documents that follow a line.
+    """Lines with their number, joined where one ends with a backslash or within quotes, without
+    comments and without documents that follow a line.
     """
-    lines = enumerate(text.splitlines(), 1)
-    for number, line in lines:
-        whole = line
+    lines, place = text.splitlines(), 0
+    while place < len(lines):
+        number, whole = place + 1, lines[place]
+        place += 1
         while whole.endswith("\\") and not whole.endswith("\\\\"):
-            whole = whole[:-1] + " " + next(lines, (0, ""))[1]
-        if found := _HERE_DOCUMENT.search(whole):
-            next((None for _, inner in lines if inner.strip() == found[2]), None)
-        if whole.strip() and not whole.lstrip().startswith("#"):
-            yield number, whole
+            whole = whole[:-1] + " " + "".join(lines[place : place + 1])
+            place += 1
+        if not whole.strip() or whole.lstrip().startswith("#"):
+            continue
+        if more := _lines_of_quote(whole, lines[place : place + _MOST_QUOTED_LINES]):
+            whole, place = "\n".join([whole, *lines[place : place + more]]), place + more
+        elif found := _HERE_DOCUMENT.search(whole):
+            ends = (n for n in range(place, len(lines)) if lines[n].strip() == found[2])
+            place = next(ends, len(lines)) + 1
+        yield number, whole
+
+
+def _lines_of_quote(line: str, following: Sequence[str]) -> int:
+    """How many lines belong to quotes that are open at the end of a line; 0 where none are, or
+    where none of the lines closes them.
+    """
+    quote = _open_quote(line, "")
+    for count, more in enumerate(following if quote else (), 1):
+        quote = _open_quote(more, quote)
+        if not quote:
+            return count
+    return 0
+
+
+def _open_quote(line: str, quote: str) -> str:
+    """The quotation mark that is open at the end of a line, which begins within `quote`."""
+    for found in _QUOTES.finditer(line):
+        mark = found[0]
+        if mark.endswith("#") and not quote:
+            break
+        if mark in ("'", '"') and quote in ("", mark):
+            quote = "" if quote else mark
+        elif mark == "\\'" and quote == "'":
+            quote = ""  # a backslash is one there
+    return quote
 
 
 def _keep_substitutions(text: str, kept: list[str]) -> str:
@@ -161,7 +212,7 @@ def _keep_substitutions(text: str, kept: list[str]) -> str:
     while place < len(text):
         end = ends.get(place, place)
         if end > place:
-            out += f"\ue001{len(kept)}\ue002"
+            out += f"{_MARK}{len(kept)}\ue002"
             kept.append(text[place:end])
             place = end
         else:
@@ -218,6 +269,8 @@ def _groups(words: list[str]) -> Iterator[list[str]]:
         if word in _ENDS and word not in ("|", "|&"):
             yield group
             group = []
+        elif word == "do" and not group:
+            yield [word]
         else:
             group.append(word)
     yield group

@@ -137,12 +137,14 @@ class Allocation:
         if self.nodes:
             return self.nodes[1]
         per_node = self.tasks_per_node or 1
-        return max(1, (self.tasks or 1) // per_node)
+        return max(1, -(-(self.tasks or 1) // per_node))
 
     @property
     def ranks(self) -> int | None:
-        """Tasks of a node; None where the options do not say it, or not evenly."""
-        if self.tasks_per_node is not None or self.tasks is None:
+        """Tasks of a node; None where the options do not say it, or not evenly. Beside the number
+        of all tasks, `tasks_per_node` is the most of a node.
+        """
+        if self.tasks is None:
             return self.tasks_per_node
         return None if self.tasks % self.workers else self.tasks // self.workers
 

@@ -55,6 +55,8 @@ ROWS = (
     Row("spec.activeDeadlineSeconds", "spec.activeDeadlineSeconds"),
     Row("spec.managedBy", "", "Regroup's operator is in charge"),
 )
+_ENVIRONMENT = "only ranks get the variables of torchrun"
+_OLD_FIELD = "only older Trainers have it: set nprocPerNode and elasticPolicy of the job"
 _OTHERS = ("mpi", "jax", "xgboost", "flux")
 RUNTIME_ROWS = (
     Row("apiVersion", "apiVersion"),
@@ -176,11 +178,10 @@ def _of_torch(runtime: Source) -> Source:
         if policy.get(other) is not None:
             problem = f"runtime {quote(runtime.get('metadata', 'name'))}: only torch is possible"
             raise runtime.refuse(("spec", "mlPolicy", other), problem)
-    runtime.mapping("spec", "mlPolicy", "torch")
-    runtime.take("spec", "mlPolicy", "torch")
-    runtime.leave(
-        ("spec", "mlPolicy", "torch", "envInjection"), "only ranks get the variables of torchrun"
-    )
+    torch: Place = ("spec", "mlPolicy", "torch")
+    runtime.take(*torch)
+    for field in runtime.mapping(*torch):
+        runtime.leave((*torch, field), _ENVIRONMENT if field == "envInjection" else _OLD_FIELD)
     return runtime
 
 
@@ -207,7 +208,7 @@ def _step(runtime: Source, job: Place) -> Any:
 
 def _pod(source: Source, runtime: Source, job: Place) -> Pod:
     """The runtime's pod, with the patches and the trainer of the TrainJob over it."""
-    runtime.take(*job, "name")
+    runtime.text(*job, "name")
     runtime.take(*job, "template", "metadata", "labels", _STEP)
     place = (*job, "template", "spec", "template")
     layers = [(runtime, place, take_layer(runtime, place, _is_main))]

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from regroup_operator.api.resource import KIND, Object
 from regroup_operator.api.status import Condition, ConditionType, TrainingJobStatus
 from regroup_operator.api.timestamps import parse_time
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+_REFUSED = (WaitingReason.InvalidSpec.name, WaitingReason.NotSupported.name)
 RESOURCE = f"{KIND.lower()}.regroup.dev"
 
 
@@ -66,6 +68,13 @@ class JobRecord:
     def has_ended(self) -> bool:
         """Whether it has completed or failed."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def refusal(self) -> str:
+        """Why the operator makes no pods of this spec, which has to be changed; empty: it may."""
+        ready, seen = self.status.condition("Ready"), self.status.observed_generation
+        is_refused = ready is not None and ready.reason in _REFUSED and self.phase == "Pending"
+        return ready.message if ready and is_refused and seen >= self.generation else ""
 
     def section(self, name: str) -> Object:
         """A section of the spec; empty when it is absent."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_VERSION = re.compile(r"3\.\d{1,2}")
+from regroup_operator.api.names import MINOR_VERSION
+
 _OF_TAG = re.compile(r"(?:python:|py|python[-_]?)(3)\.?(\d{1,2})(?!\d)")
 
 
@@ -13,7 +14,7 @@ def python_of(image: str | None, given: str | None) -> str | None:
     does, as in python:3.12-slim and train:1-py312. None: nothing does. Raises ValueError.
     """
     if given is not None:
-        if not _VERSION.fullmatch(given):
+        if not MINOR_VERSION.fullmatch(given):
             raise ValueError(f"python: {given!r} is no minor version: write it as '3.12'")
         return given
     found = _OF_TAG.search((image or "").rpartition("/")[2])

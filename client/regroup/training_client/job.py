@@ -97,7 +97,8 @@ class Job(ABC):
         it was seen in another one. `progress`: show it; by default on a terminal
         and in a notebook.
 
-        Raises JobFailedError when the job fails, TimeoutError after `timeout` seconds.
+        Raises JobFailedError when the job fails, TimeoutError after `timeout` seconds, and
+        TrainingClientError where a cluster's operator refuses the spec.
         """
         with progress_shown(progress) as show:
             return self._wait_showing(timeout, phase, show)

@@ -23,6 +23,7 @@ from regroup.training_client.job_document import (
     with_code,
 )
 from regroup.training_client.sent_code import SentCode
+from regroup_operator.api.names import PYTHON
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.extras import missing_extra
 
@@ -53,6 +54,8 @@ class KubernetesBackend:
             CODE: hashlib.sha256(text.encode()).hexdigest()[:16],
             CODE_FORM: code.explanation,
         }
+        if code.python:
+            noted[PYTHON] = code.python
         return with_code(document, command, noted, packages)
 
     def submit(self, document: Object, code: SentCode | None) -> Job:

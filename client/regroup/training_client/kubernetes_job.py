@@ -127,7 +127,10 @@ class KubernetesJob(Job):
     def _statuses(self, timeout: float | None) -> Iterator[TrainingJobStatus]:
         clock = Clock(math.inf if timeout is None else time.monotonic() + timeout)
         for document in follow(self.api, self.namespace, self.name, log.warning, clock):
-            yield read_job(document).status
+            job = read_job(document)
+            yield job.status
+            if problem := job.refusal:
+                raise TrainingClientError(f"job {self.name} does not start: {problem}")
 
     def _set_suspend(self, value: bool) -> None:
         patch = {"spec": {"suspend": value}}

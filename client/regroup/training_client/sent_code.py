@@ -40,6 +40,8 @@ class SentCode:
     program: str
     """Which of them is started."""
     arguments: tuple[str, ...] = ()
+    python: str = ""
+    """The only minor version of Python that can read them; empty: any."""
 
     def __post_init__(self) -> None:
         size = sum(map(len, self.files.values()))
@@ -94,7 +96,8 @@ def code_of_function(
         if problem := mismatch(here, python, image):
             raise CodeError(f"func: {name} must be pickled, since {error}. {problem}") from None
         explanation = f"function {name} is sent by cloudpickle for Python {here}, since {error}"
-        return SentCode("cloudpickle", explanation, files_of(function, arguments), MAIN)
+        files = files_of(function, arguments)
+        return SentCode("cloudpickle", explanation, files, MAIN, python=here)
     explanation = f"function {name} is sent as source: it is self-contained"
     return SentCode("source", explanation, {MAIN: text.encode()}, MAIN)
 

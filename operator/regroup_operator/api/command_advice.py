@@ -12,8 +12,10 @@ INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?", re.ASCII)
 STARTERS = frozenset({"torchrun", "accelerate", "accelerate-launch"})
 """Launchers whose commands can be taken."""
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh", "env"})
-_LINE_FLAG = re.compile(r"-[a-z]*c")
-"""Of a shell: its next word is a line. `bash -lc` reads the profile first."""
+_LINE_FLAG = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")
+"""Of a shell: its first word that is no option is a line. `bash -lc` reads the profile first."""
+_VALUE_FLAG = re.compile(r"[-+][a-zA-Z]*[oO]")
+"""Of a shell: its next word belongs to it, as in `bash -euo pipefail`."""
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`(){}*?\n]|(?:^|\s)\w+=")
 _STEPS = re.compile(r"&&|;|\n")
 
@@ -47,9 +49,20 @@ def command_of_line(line: str) -> tuple[list[str], bool]:
 
 def line_of_shell(words: Sequence[str]) -> str:
     """The line that a shell is asked to read; that of `sh -c LINE`, or all that follows."""
-    if len(words) == 3 and _LINE_FLAG.fullmatch(words[1]):
-        return words[2]
-    return shlex.join(words[1:])
+    return next(iter(line_and_arguments(words)), shlex.join(words[1:]))
+
+
+def line_and_arguments(words: Sequence[str]) -> list[str]:
+    """LINE of `sh -e -c LINE` and the words behind it; empty for other commands."""
+    rest, is_line = list(words[1:]), False
+    while name(words[0]) in SHELLS - {"env"} and rest and rest[0][:1] in ("-", "+"):
+        flag = rest.pop(0)
+        if flag == "--":
+            break
+        is_line = is_line or _LINE_FLAG.fullmatch(flag) is not None
+        if _VALUE_FLAG.fullmatch(flag):
+            del rest[:1]
+    return rest if is_line else []
 
 
 def words_of_line(word: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from regroup_operator.api.names import OBJECT_NAME
+from regroup_operator.api.names import MINOR_VERSION, OBJECT_NAME
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.errors import SettingsError
 
@@ -25,6 +25,8 @@ class Settings(BaseModel):
 
     trainer_image: str
     """Image of the workers of jobs that name no image."""
+    trainer_python: Annotated[str, Field(pattern=rf"^({MINOR_VERSION.pattern})?$")] = ""
+    """Minor version of the Python in that image, as 3.13; empty: it is not known."""
     coordinator_image: str
     """Image of coordinators: the operator's own."""
     key_secret: Annotated[str, Field(pattern=_PLACE)]

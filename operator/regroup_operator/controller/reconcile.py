@@ -143,7 +143,7 @@ class Reconciler:
         """Jobs of which this process has emitted all events that their status remembers."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
         self._event_limit = EventLimit()
-        self._problems: dict[Key, tuple[str, int, str]] = {}
+        self._problems: dict[Key, tuple[tuple[str, int, str], str]] = {}
         """UID, generation and what is wrong with the pods that follow from that spec."""
         self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
         """Each job as it was read last: the series of jobs hold the same values."""
@@ -274,11 +274,11 @@ class Reconciler:
         """The job, or why no pod can be made of it. A spec is rendered for this once."""
         if not isinstance(job, Job):
             return job
-        known = self._problems.get(job.key)
-        if known is None or known[:2] != (job.uid, job.generation):
-            known = (job.uid, job.generation, find_problem(job, self._settings))
+        known, identity = self._problems.get(job.key), (job.uid, job.generation, job.python)
+        if known is None or known[0] != identity:
+            known = (identity, find_problem(job, self._settings))
             self._problems[job.key] = known
-        return invalid(job, known[2]) if known[2] else job
+        return invalid(job, known[1]) if known[1] else job
 
     # --- observe ----------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
         status=status,
         checkpoint_request=_request(metadata, names.CHECKPOINT_NOW),
         restart_request=_request(metadata, names.RESTART),
+        python=_python(metadata),
         unreadable_status=unreadable,
     )
     shared = {field.name: getattr(job, field.name) for field in fields(job)}
@@ -69,6 +70,12 @@ def _request(metadata: Object, annotation: str) -> str:
     """
     value = str((metadata.get("annotations") or {}).get(annotation, ""))
     return value if len(value) <= REQUEST_LIMIT else ""
+
+
+def _python(metadata: Object) -> str:
+    """The annotation's minor version. Anything else asks for nothing."""
+    value = str((metadata.get("annotations") or {}).get(names.PYTHON, ""))
+    return value if names.MINOR_VERSION.fullmatch(value) else ""
 
 
 def _read_spec(raw: Object, max_workers: int, *, started: bool) -> TrainingJobSpec | Waiting:

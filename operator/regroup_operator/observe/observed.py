@@ -61,6 +61,8 @@ class JobObject:
     """Value of the annotation that asks for a checkpoint; empty: there is none."""
     restart_request: str = ""
     """The same of a restart."""
+    python: str = ""
+    """The Python that its code needs, as 3.12; empty: any."""
     unreadable_status: tuple[str, ...] = ()
     """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
 

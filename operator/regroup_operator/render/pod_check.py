@@ -17,6 +17,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import InvalidJob, Job, JobObject
 from regroup_operator.render import torchrun_workload, workload
+from regroup_operator.render.pods import user_image
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import quote, shorten
@@ -47,6 +48,7 @@ def find_problem(job: Job, settings: Settings) -> str:
 
 
 def _problems(job: Job, settings: Settings) -> Iterator[str]:
+    yield from _found(_other_python(job, settings))
     given = job.spec.resources.model_dump(by_alias=True, exclude_none=True)
     yield from _found(find_mismatch(given, "ResourceRequirements", "spec.resources"))
     storage = job.spec.checkpoint.storage
@@ -58,6 +60,21 @@ def _problems(job: Job, settings: Settings) -> Iterator[str]:
 
 def _found(problem: str) -> tuple[str, ...]:
     return (problem,) if problem else ()
+
+
+def _other_python(job: Job, settings: Settings) -> str:
+    """Why the installation's image cannot read the code of the job. Images that a job names are
+    not known, nor is the image that a job was started with: its ranks say it themselves.
+    """
+    has, needs = settings.trainer_python, job.python
+    is_known = user_image(job.spec) is None and "trainer" not in job.status.images
+    if not (is_known and has and needs) or has == needs:
+        return ""
+    return (
+        f"spec.image: is absent, and the installation's image has Python {has}, but the function "
+        f"was pickled by Python {needs}: call train() from Python {has}, name an image with Python "
+        f"{needs}, or import within the function all that it uses, so that its text is sent"
+    )
 
 
 def _of_regroup(job: Job, settings: Settings) -> Iterator[str]:

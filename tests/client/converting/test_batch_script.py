@@ -201,14 +201,123 @@ def test_each_option_is_taken_over_or_reported(name: str) -> None:
         ("srun -N 2", "srun starts nothing"),
         ("srun bash train.sh", "is a script for a shell"),
         ("echo hello", "no command starts a Python script"),
+        ("grep -c hello there", "no command starts a Python script"),
         ("mpirun -np 4 python train.py", "starts ranks itself"),
         ("python $SCRIPT", "names no Python script"),
         ("python '$DIR/train.py'", "a variable in its name"),
+        ("srun '$LAUNCHER' train.py", "$LAUNCHER starts train.py, and its value is not known here"),
+        ("bash -c 'sh train.sh; torchrun'", "names no Python script"),
+        ("bash -c 'torchrun train.py' --lr 1", "--lr 1 stands behind the line for a shell"),
     ],
 )
 def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> None:
     refusal = convert_command(shlex.split(line), ConvertOptions()).refusal
     assert refusal is not None and expected in refusal.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "for seed in 1 2; do\n  python train.py --seed $seed\ndone",
+            "for seed in 1 2 starts python train.py --seed $seed several times: a job is one run",
+        ),
+        ("while true; do torchrun train.py && break; done", "while true starts torchrun train.py"),
+        ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun python a.py", "hetjob: a job has workers"),
+    ],
+)
+def test_a_script_that_is_more_than_one_run_is_refused(text: str, expected: str) -> None:
+    refusal = convert_script(text, ConvertOptions()).refusal
+    assert refusal is not None and expected in refusal.text
+
+
+def test_a_loop_that_has_ended_before_the_command_is_another_step() -> None:
+    (container,) = script("for i in 1 2\ndo\n  echo $i\ndone\ntorchrun x.py")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    assert container["command"] == ["python", "x.py"]
+
+
+def test_a_launcher_whose_numbers_are_computed() -> None:
+    """As in accelerate's own example for Slurm."""
+    lines = [
+        "#SBATCH --nodes=4",
+        "export GPUS_PER_NODE=4",
+        "head_node_ip=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)",
+        'export LAUNCHER="accelerate launch --num_processes $((SLURM_NNODES * GPUS_PER_NODE)) \\',
+        '   --num_machines $SLURM_NNODES --main_process_ip $head_node_ip"',
+        'echo "$LAUNCHER train.py"',
+        "srun $LAUNCHER train.py --batch $((1024 / (2*GPUS_PER_NODE)))",
+    ]
+    conversion = convert_script("\n".join(lines), ConvertOptions())
+    spec = converted(conversion)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], spec["nprocPerNode"]) == (4, 4)
+    assert container["command"] == ["accelerate", "launch", "train.py", "--batch", "128"]
+
+
+def test_a_line_for_a_shell_behind_a_wrapper_is_read() -> None:
+    conversion = convert_command(
+        ["srun", "-N2", "apptainer", "exec", "i.sif", "bash", "-c", "cd /a && torchrun x.py"],
+        ConvertOptions(),
+    )
+    (container,) = converted(conversion)["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["workingDir"]) == (["python", "x.py"], "/a")
+    assert [note.text for note in conversion.left_out] == [
+        "apptainer exec i.sif is left out: the image has to bring what it sets up"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "srun -N2 bash -c \"\n  cd /a\n  torchrun \\\n    x.py --n '1 2'\n\"",
+        "#SBATCH -N2\nCMD='torchrun\n  x.py --n'\ncd /a\nsrun $CMD '1 2'  # don't",
+        "#SBATCH -N2\n# it's <<EOF\ncd /a\nsrun torchrun x.py --n '1 2'\necho don't",
+    ],
+)
+def test_quotes_may_go_over_several_lines(text: str) -> None:
+    spec = script(text)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["workingDir"]) == (2, "/a")
+    assert container["command"] == ["python", "x.py", "--n", "1 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "ranks"),
+    [
+        ("-N 4 --ntasks-per-node=8 -n 4", 4, 1),  # then it is the most of a node
+        ("--ntasks-per-node=4 -n 6", 2, 3),
+        ("--ntasks-per-node=4 -n 8", 2, 4),
+        ("-N 2 --ntasks-per-node=4", 2, 4),
+    ],
+)
+def test_the_number_of_all_tasks_wins_over_that_of_a_node(
+    options: str, workers: int, ranks: int
+) -> None:
+    spec = command(f"srun {options} python x.py")["spec"]
+    assert (spec["replicas"], spec["nprocPerNode"]) == (workers, ranks)
+
+
+def test_gpus_that_no_worker_gets_are_named() -> None:
+    assert [note.text for note in left_out("srun -N 3 --gpus=8 python x.py")] == [
+        "--gpus=8 is left out: no multiple of 3 nodes: each has 2"
+    ]
+
+
+def test_words_that_only_a_shell_replaces_are_named() -> None:
+    notes = left_out("""torchrun train.py ~/data a*.txt {a,b} 'c d' --json '{"a": [1, 2]}' x@~/y""")
+    why = "goes to the script as it is: no shell replaces it"
+    assert [note.text for note in notes] == [
+        f"{word} {why}" for word in ("~/data", "a*.txt", "{a,b}")
+    ]
+
+
+def test_files_that_a_command_reads_are_not_called_output() -> None:
+    notes = left_out("torchrun train.py < in.txt")
+    assert [note.text for note in notes] == [
+        "< in.txt is left out: ranks read no input: give the script the file's name"
+    ]
 
 
 def test_programs_that_only_prepare_do_not_count_as_the_script() -> None:

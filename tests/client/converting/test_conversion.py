@@ -138,3 +138,20 @@ def test_the_runtime_that_is_known_is_like_that_of_a_file() -> None:
     )
     named = put(named, "spec.runtimePatches", None)
     assert convert_one(named).job == convert_one(named, runtime).job
+
+
+def test_what_runtimes_of_older_trainers_say_of_torch_is_named() -> None:
+    torch = {"numProcPerNode": 4, "elasticPolicy": {"minNodes": 1, "maxNodes": 4}}
+    conversion = convert_one(marked(TRAIN_JOB), put(marked(RUNTIME), "spec.mlPolicy.torch", torch))
+    assert conversion.job is not None
+    (note,) = (note for note in conversion.left_out if "torch" in note.place)
+    assert "'numProcPerNode': 4} is left out: only older Trainers have it: set nproc" in note.text
+
+
+def test_the_name_of_the_job_that_trains_must_be_a_text() -> None:
+    runtime = marked(RUNTIME)
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    jobs[1]["name"] = [5]
+    jobs[1]["template"]["metadata"] = {"labels": {train_job._STEP: "trainer"}}
+    refusal = convert_one(marked(TRAIN_JOB), runtime).refusal
+    assert refusal is not None and refusal.text == "must be text, got [5]"

@@ -176,6 +176,26 @@ def test_a_line_for_a_shell_gives_its_variables_and_its_folder() -> None:
     assert "pip install x is left out: another step" in left_out(job)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bash", "-c", "--"),
+        ("/bin/bash", "-e", "-c"),
+        ("bash", "-o", "pipefail", "-c"),
+        ("bash", "-euxo", "pipefail", "-c"),
+        ("bash", "-xc"),
+        ("sh", "-ce"),
+        ("bash", "--login", "-c"),
+    ],
+)
+def test_options_of_a_shell_do_not_hide_its_line(words: tuple[str, ...]) -> None:
+    job = with_command(*words, "cd /b && torchrun --nproc-per-node=2 x.py --lr 1")
+    spec = spec_of(job)
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "x.py", "--lr", "1"]
+    assert (spec["nprocPerNode"], container["workingDir"]) == (2, "/b")
+
+
 def test_what_a_line_for_a_shell_sets_wins_over_the_container() -> None:
     job = with_command("sh", "-c", "cd /b && A=2 python x.py")
     container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]

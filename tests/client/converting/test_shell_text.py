@@ -42,6 +42,12 @@ def test_lines_are_counted_where_a_command_begins() -> None:
     assert [c.line for c in ShellText("#!/bin/sh\n\na \\\n b\nc", {}).commands] == [3, 5]
 
 
+def test_a_command_exports_names_and_assignments() -> None:
+    first, second = ShellText("A=1\nexport A B=2\nexport -n A", {}).commands[1:]
+    assert (first.exports, first.assignments) == (True, {"A": "1", "B": "2"})
+    assert (second.exports, second.words) == (False, ("export", "-n", "A"))
+
+
 def test_variables_in_front_of_a_command_are_its_own() -> None:
     text = ShellText("A=1 B=$C d\n", {"C": "3"})
     assert text.commands[0].assignments == {"A": "1", "B": "3"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regroup.kubernetes.job_record import read_job
-from tests.support.cluster_objects import NOW, at, job_object, job_record, running_status
+from tests.support.cluster_objects import NOW, at, condition, job_object, job_record, running_status
 
 
 def test_a_status_is_read_with_the_time_of_its_last_write() -> None:
@@ -22,6 +22,27 @@ def test_a_field_that_cannot_be_read_is_left_out_and_named() -> None:
     assert job.unreadable == ("phase", "recoveries")
     assert (job.phase, job.status.recoveries) == ("Unknown", ())
     assert job.status.progress.step == 120
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "generation", "refusal"),
+    [
+        ("Pending", "InvalidSpec", 1, "spec.image: wrong"),
+        ("Pending", "NotSupported", 1, "spec.image: wrong"),
+        ("Pending", "ImageUnavailable", 1, ""),
+        ("Running", "InvalidSpec", 1, ""),  # its pods go on
+        ("Pending", "InvalidSpec", 0, ""),  # it is about a former spec
+    ],
+)
+def test_a_job_that_never_gets_pods(phase: str, reason: str, generation: int, refusal: str) -> None:
+    ready = condition("Ready", "False", reason, "spec.image: wrong")
+    status = running_status(
+        phase=phase,
+        message="spec.image: wrong",
+        conditions=[ready],
+        observedGeneration=generation,
+    )
+    assert job_record(status).refusal == refusal
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from regroup import (
 )
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
-from tests.support.cluster_objects import running_status
+from tests.support.cluster_objects import condition, running_status
 from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
@@ -274,6 +274,14 @@ def test_waiting_for_a_phase_and_for_the_end(
         gpt.wait(SECONDS)
     team.write_status(running_status(phase="Succeeded"))
     assert gpt.wait(SECONDS, phase="Suspended").phase == "Succeeded"
+
+
+def test_waiting_for_a_job_that_the_operator_refuses(team: Namespace, gpt: Job) -> None:
+    ready = condition("Ready", "False", "InvalidSpec", "spec.image: is absent")
+    fields = {"conditions": [ready], "message": "spec.image: is absent", "observedGeneration": 9}
+    team.write_status(running_status(phase="Pending", **fields))
+    with pytest.raises(TrainingClientError, match=r"gpt does not start: spec\.image: is absent"):
+        gpt.wait(SECONDS)
 
 
 def test_metrics_come_from_the_coordinator(team: Namespace, gpt: Job) -> None:

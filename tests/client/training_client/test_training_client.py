@@ -153,3 +153,14 @@ def test_the_installer_goes_with_the_code_only_where_it_is_used(tmp_path: Path) 
         job = KubernetesBackend().add_code(base_document("a", None, {}), code, packages)
         assert job["metadata"]["annotations"]["regroup.dev/code-form"] == code.explanation
         assert (INSTALLER in kubernetes_backend._files_of(job, code)) is (packages is not None)
+
+
+def test_the_job_says_which_python_has_pickled_its_function() -> None:
+    from regroup.training_client.job_document import base_document
+    from regroup.training_client.sent_code import code_of_function
+
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for arguments, python in (({}, None), ({"lr": noop}, here)):
+        code = code_of_function(noop, arguments, None, None)
+        job = KubernetesBackend().add_code(base_document("a", None, {}), code, None)
+        assert job["metadata"]["annotations"].get("regroup.dev/python") == python

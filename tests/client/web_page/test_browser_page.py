@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from demo.programs import chromium
 from regroup.web_page.page_answers import PageAnswers
 from regroup.web_page.page_server import PageServer
+from tests.support.browser import Chromium
 from tests.support.page_source import HOSTILE, PageSource
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(180)]
 LOOK_MILLISECONDS = 60_000
@@ -108,16 +108,16 @@ def served(source: PageSource) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no release for this Python")
     with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        found = Chromium(driver.chromium, tmp_path_factory.mktemp("chromium"))
         yield found
         found.close()
 
 
 @contextmanager
-def opened(browser: Browser, source: PageSource, **options: Any) -> Iterator[Opened]:
+def opened(browser: Chromium, source: PageSource, **options: Any) -> Iterator[Opened]:
     """The page; at the end, nothing may have failed or have come from elsewhere."""
     with served(source) as address, browser.new_context(**options) as context:
         base = address.partition("/?")[0]
@@ -131,7 +131,7 @@ def opened(browser: Browser, source: PageSource, **options: Any) -> Iterator[Ope
         assert tab.requested == {urlsplit(base).netloc}
 
 
-def test_what_users_write_is_text(browser: Browser) -> None:
+def test_what_users_write_is_text(browser: Chromium) -> None:
     with opened(browser, PageSource()) as tab:
         tab.open_job()
         for place in ("#job-message", "#logs", "#events", "#checkpoints"):
@@ -140,7 +140,25 @@ def test_what_users_write_is_text(browser: Browser) -> None:
         assert tab.page.title() == "team/job-0: Running"
 
 
-def test_a_thousand_jobs_are_paged_and_filtered_by_keyboard(browser: Browser) -> None:
+def visit(browser: Chromium, *, killed: bool) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        if killed:
+            browser.kill()
+            page.wait_for_event("close", timeout=LOOK_MILLISECONDS)
+        page.goto("about:blank")
+
+
+def test_a_browser_that_ends_says_why_and_another_one_takes_its_place(browser: Chromium) -> None:
+    """Where memory is short the kernel kills browsers first: one test may fail by that, not all."""
+    with pytest.raises(AssertionError, match=r"(?s)the browser has ended: .*exit code 137"):
+        visit(browser, killed=True)
+    started = browser.started
+    visit(browser, killed=False)
+    assert browser.started == started + 1
+
+
+def test_a_thousand_jobs_are_paged_and_filtered_by_keyboard(browser: Chromium) -> None:
     with opened(browser, PageSource(count=1000)) as tab:
         page = tab.page
         assert page.locator("#count").inner_text() == "1000 jobs"
@@ -154,7 +172,7 @@ def test_a_thousand_jobs_are_paged_and_filtered_by_keyboard(browser: Browser) ->
         assert page.locator("#jobs a").all_inner_texts() == ["team/job-777"]
 
 
-def test_a_job_is_reached_by_the_keyboard_alone(browser: Browser) -> None:
+def test_a_job_is_reached_by_the_keyboard_alone(browser: Chromium) -> None:
     with opened(browser, PageSource()) as tab:
         page = tab.page
         focused = []
@@ -174,7 +192,7 @@ def test_a_job_is_reached_by_the_keyboard_alone(browser: Browser) -> None:
         assert page.evaluate("document.activeElement.id") == "content"
 
 
-def test_a_screen_reader_finds_every_part_by_its_name(browser: Browser) -> None:
+def test_a_screen_reader_finds_every_part_by_its_name(browser: Chromium) -> None:
     with opened(browser, PageSource()) as tab:
         page = tab.page
         assert page.get_by_role("columnheader", name="Goodput").is_visible()
@@ -195,7 +213,7 @@ def test_a_screen_reader_finds_every_part_by_its_name(browser: Browser) -> None:
 
 @pytest.mark.parametrize("knows_steps", [True, False])
 def test_workers_have_a_column_of_steps_where_these_are_known(
-    browser: Browser, knows_steps: bool
+    browser: Chromium, knows_steps: bool
 ) -> None:
     with opened(browser, PageSource(knows_steps=knows_steps)) as tab:
         tab.open_job()
@@ -205,7 +223,7 @@ def test_workers_have_a_column_of_steps_where_these_are_known(
         assert table.get_by_role("cell", name="job-0-w2-1").is_visible()
 
 
-def test_the_loss_of_a_job_that_rests_is_read_when_it_is_asked_for(browser: Browser) -> None:
+def test_the_loss_of_a_job_that_rests_is_read_when_it_is_asked_for(browser: Chromium) -> None:
     """By the keyboard. What goes wrong stays to be read, and can be tried again."""
     source = PageSource(rests=True, kept_error="job job-0 cannot be read: it has no claim")
     with served(source) as address, browser.new_context() as context:
@@ -227,7 +245,7 @@ def test_the_loss_of_a_job_that_rests_is_read_when_it_is_asked_for(browser: Brow
         assert not button.is_visible()
 
 
-def test_text_can_be_read_in_light_and_in_dark(browser: Browser) -> None:
+def test_text_can_be_read_in_light_and_in_dark(browser: Chromium) -> None:
     backs = set()
     for scheme in ("light", "dark"):
         with opened(browser, PageSource(), color_scheme=scheme) as tab:
@@ -245,7 +263,7 @@ def test_text_can_be_read_in_light_and_in_dark(browser: Browser) -> None:
     assert len(backs) == 2
 
 
-def test_the_page_is_live_and_says_when_it_is_not(browser: Browser) -> None:
+def test_the_page_is_live_and_says_when_it_is_not(browser: Chromium) -> None:
     source = PageSource()
     with served(source) as address, browser.new_context() as context:
         page = context.new_page()

@@ -39,6 +39,7 @@ def test_lists_and_objects_are_json() -> None:
         ("KEY_SECRET", "a/../kube-system/b"),
         ("LEASE", "regroup-operator"),
         ("COORDINATORS_GROW", "sometimes"),
+        ("TRAINER_PYTHON", "3"),
         ("OTLP_ENDPOINT", "collector:4318"),
         ("OTLP_ENDPOINT", "http://me:secret@collector:4318"),
     ],

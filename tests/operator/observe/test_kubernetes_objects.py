@@ -212,3 +212,12 @@ def test_what_annotations_of_a_job_ask_for_is_read_whole_or_not_at_all() -> None
     longest = "x" * 59 + "@4000"
     assert read(longest) == ("now-1", longest)
     assert read(f"x{longest}") == ("now-1", ""), "without its step it would mean another checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("value", "python"), [("3.12", "3.12"), ("3.12.1", ""), ("3", ""), ("3.\u0663", "")]
+)
+def test_the_python_that_the_code_of_a_job_needs(value: str, python: str) -> None:
+    annotations = {names.PYTHON: value}
+    metadata = {"namespace": "team", "name": "gpt", "uid": "u", "annotations": annotations}
+    assert read_job({"metadata": metadata, "spec": SMALLEST}, datetime.now(UTC)).python == python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,26 @@ def test_what_kubernetes_or_the_coordinator_would_refuse_is_found_first(
 )
 def test_an_ordinary_job_has_no_problem(job: Job) -> None:
     assert find_problem(job, SETTINGS) == ""
+
+
+def test_pickled_code_of_another_python_is_refused_before_there_are_pods() -> None:
+    known = SETTINGS.model_copy(update={"trainer_python": "3.13"})
+    needs = replace(make_valid_job(), python="3.12")
+    problem = find_problem(needs, known)
+    assert problem.startswith("spec.image: is absent, and the installation's image has Python 3.13")
+    assert "was pickled by Python 3.12: call train() from Python 3.13, name an image" in problem
+    started = needs.status.model_copy(update={"images": {"trainer": "trainer:0"}})
+    for fitting in (
+        find_problem(needs, SETTINGS),
+        find_problem(replace(needs, python="3.13"), known),
+        find_problem(replace(needs, python=""), known),
+        find_problem(replace(make_valid_job(image="mine"), python="3.12"), known),
+        find_problem(
+            replace(make_valid_job(template=trainer(image="mine:1")), python="3.12"), known
+        ),
+        find_problem(replace(needs, status=started), known),
+    ):
+        assert fitting == ""
 
 
 def test_a_job_with_a_problem_keeps_all_that_is_known_of_it() -> None:
