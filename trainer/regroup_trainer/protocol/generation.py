@@ -8,15 +8,15 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import Field
 
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.message import Count, Message, Name, Text
 
 
 class GenerationNumber(NamedTuple):
     """The number of a generation, compared by term first. On the wire: a list of two numbers."""
 
-    term: int
+    term: Count
     """The operator raises it before it makes a coordinator."""
-    n: int
+    n: Count
     """Counted by that coordinator."""
 
     def __str__(self) -> str:
@@ -32,10 +32,10 @@ class GenerationNumber(NamedTuple):
 class SnapshotNumber(NamedTuple):
     """One memory snapshot of the whole state; the newest compares highest."""
 
-    step: int
+    step: Count
     generation: GenerationNumber
     """The generation that took it: two generations' snapshots of one step differ."""
-    shards: int
+    shards: Annotated[Count, Field(ge=1)]
     """The number of parts that it consists of."""
 
     def __str__(self) -> str:
@@ -155,19 +155,19 @@ PIECE_CHARACTERS: Final = 48 * 1024
 class MemberRun(NamedTuple):
     """Members of another record, which stand together there too."""
 
-    start: int
+    start: Count
     """Where the first of them stands there."""
-    stop: int
+    stop: Count
     """Where the one after the last stands there."""
 
 
 class HolderRun(NamedTuple):
     """Members that stand together and hold as many shards each, one after another."""
 
-    start: int
+    start: Count
     """Where the first of them stands."""
-    members: int
-    shards: int
+    members: Count
+    shards: Count
     """Of each of them."""
 
 
@@ -175,7 +175,7 @@ class HolderElsewhere(NamedTuple):
     """An agent without a place in the generation that holds shards."""
 
     endpoint: Name
-    shards: int
+    shards: Count
 
 
 class SnapshotDifference(Message):
