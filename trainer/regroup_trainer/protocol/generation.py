@@ -155,19 +155,19 @@ PIECE_CHARACTERS: Final = 48 * 1024
 class MemberRun(NamedTuple):
     """Members of another record, which stand together there too."""
 
-    start: Count
+    start: int
     """Where the first of them stands there."""
-    stop: Count
+    stop: int
     """Where the one after the last stands there."""
 
 
 class HolderRun(NamedTuple):
     """Members that stand together and hold as many shards each, one after another."""
 
-    start: Count
+    start: int
     """Where the first of them stands."""
-    members: Count
-    shards: Count
+    members: int
+    shards: int
     """Of each of them."""
 
 
@@ -175,7 +175,7 @@ class HolderElsewhere(NamedTuple):
     """An agent without a place in the generation that holds shards."""
 
     endpoint: Name
-    shards: Count
+    shards: int
 
 
 class SnapshotDifference(Message):
