@@ -16,7 +16,7 @@ import yaml
 from devcluster.apiserver import ApiServer
 from devcluster.processes import run
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
-from tests.support.kube_api import ROOT, Answer, Api, Namespace
+from tests.support.kube_api import ROOT, Answer, Api, Json, Namespace
 from tests.support.operator_process import LEASE, RELEASE, apply
 from tests.support.specs import SMALLEST, put
 from tests.support.waiting import wait_until
@@ -196,11 +196,11 @@ FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
 
 def flow(api: Api, user: str, method: str, path: str) -> str:
     """The FlowSchema by which the API server lets a request of that user wait."""
-    patch = ({}, "application/merge-patch+json") if method == "PATCH" else ()
-    headers = api.request(method, path, *patch, user=user).headers
-    uid = headers.get("X-Kubernetes-Pf-Flowschema-Uid")
-    known = {flow["metadata"]["uid"]: flow["metadata"]["name"] for flow in api.list_all(FLOWS)}
-    return known.get(uid or "", "")
+    body: Json | None = {} if method == "PATCH" else None
+    answer = api.request(method, path, body, "application/merge-patch+json", user=user)
+    uid = answer.headers.get("X-Kubernetes-Pf-Flowschema-Uid")
+    names = (d["metadata"]["name"] for d in api.list_all(FLOWS) if d["metadata"]["uid"] == uid)
+    return str(next(names, ""))
 
 
 @pytest.mark.parametrize(

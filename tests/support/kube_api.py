@@ -127,7 +127,7 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
     text = response.read()
     is_object = text.startswith(b"{")
     body = decode(text) if is_object else {"message": text.decode()}
-    return Answer(response.status, body, response.headers)
+    return Answer(response.status, body, dict(response.headers))
 
 
 class Watch:

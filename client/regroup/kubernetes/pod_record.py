@@ -103,7 +103,7 @@ def _read_pod(document: Object) -> PodRecord:
     status, labels = document.get("status") or {}, metadata.get("labels") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     states = (*(status.get("initContainerStatuses") or ()), *_statuses(status))
-    waits = next((s for s in states if _state(s, "waiting")), {})
+    waits: Object = next((s for s in states if _state(s, "waiting")), {})
     waiting = _state(waits, "waiting")
     index, main = str(labels.get(INDEX, "")), _main_container(spec)
     container = str(main.get("name") or MAIN_CONTAINER)

@@ -125,6 +125,19 @@ def service(job: JobObject, term: int, address: str = "") -> Object:
     }
 
 
+def leads_to_term(job: JobObject, spec: Object, term: int) -> bool:
+    """Whether a Service with this spec leads to the coordinator, or store, of this term. Of its
+    ports only the numbers count: Kubernetes adds others, for a Service that is also outside.
+    """
+    wanted = service(job, term)["spec"]
+    same_ports = _numbers(spec.get("ports") or ()) == _numbers(wanted["ports"])
+    return same_ports and spec.get("selector") == wanted["selector"]
+
+
+def _numbers(ports: Iterable[Object]) -> list[tuple[object, object]]:
+    return [(port.get("port"), port.get("targetPort")) for port in ports]
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -201,6 +214,12 @@ def disruption_budget(job: JobObject, fewest: int) -> Object:
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
+
+
+def protects_workers(job: JobObject, spec: Object) -> bool:
+    """Whether a PodDisruptionBudget with this spec is about the job's workers."""
+    wanted = disruption_budget(job, 0)["spec"]
+    return bool(spec.get("selector") == wanted["selector"])
 
 
 # --- pods -----------------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ def test_a_job_that_no_operator_has_seen_yet() -> None:
     assert report.evidence[0].startswith("status: Unknown")
 
 
-CRASHING_SIDECAR = {
+CRASHING_SIDECAR: dict[str, Any] = {
     "initContainerStatuses": [
         {"name": "regroup-agent", "state": {"terminated": {"exitCode": 0}}},
         {
