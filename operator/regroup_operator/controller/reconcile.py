@@ -59,22 +59,12 @@ from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
-    read_disruption_budget,
     read_identity,
     read_job,
     read_mount_failure,
     read_pull,
-    read_service,
 )
-from regroup_operator.observe.observed import (
-    AnyJob,
-    Identity,
-    Job,
-    JobObject,
-    Observed,
-    Pod,
-    Service,
-)
+from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
 from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name, user_image
@@ -314,13 +304,11 @@ class Reconciler:
         events = await self._events_of_late_pod(job, pods)
         return Observed(
             pods=pods,
-            service=_service(job, service) if service else None,
+            service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
-            disruption_budget=read_disruption_budget(budget)
-            if budget and workload.protects_workers(job, budget["spec"])
-            else None,
+            disruption_budget=workload.protected_workers(job, budget) if budget else None,
             claim=read_claim(claim) if claim else None,
             own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
             conflict=_conflict(job, found),
@@ -601,13 +589,6 @@ def _is_ours(document: Object, job: JobObject) -> bool:
 
 def _own(document: Object | None, job: JobObject) -> Object | None:
     return document if document and _is_ours(document, job) else None
-
-
-def _service(job: JobObject, document: Object) -> Service:
-    """The job's Service. It is of no term where somebody has edited what it leads to."""
-    found = read_service(document)
-    leads = workload.leads_to_term(job, document["spec"], found.term)
-    return found if leads else replace(found, term=-1)
 
 
 def _conflict(job: AnyJob, found: Sequence[Object | None]) -> str:
