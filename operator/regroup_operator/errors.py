@@ -54,6 +54,17 @@ class ObjectConflictError(OperatorError):
     """An object that is not the job's has the name that one of the job's needs."""
 
 
+class ChangedPodError(OperatorError):
+    """A pod was created otherwise than was asked for."""
+
+    def __init__(self, pod: str, lost: str) -> None:
+        super().__init__(
+            f"something in the cluster changes pods when they are created (a mutating webhook or "
+            f"policy): pod {pod} came without its {lost}, and is deleted again (exempt the job's "
+            "pods from it)"
+        )
+
+
 class CoordinatorError(OperatorError):
     """The coordinator does not answer, or its answer is not valid."""
 

@@ -245,6 +245,17 @@ def test_no_rule_has_a_wildcard() -> None:
     assert "*" not in json.dumps([role["rules"] for role in roles])
 
 
+CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "FlowSchema")
+
+
+def test_who_may_make_nothing_for_the_whole_cluster_can_install_it_without_that() -> None:
+    without = ("userRoles", "flowSchema", "crds")
+    watch = 'watch={"namespaces": ["a"], "nodes": false}'
+    objects = render(watch, *(f"{name}.enabled=false" for name in without))
+    assert not [key for key in objects if key[0] in CLUSTER_WIDE]
+    assert {kind for kind, _ in render()} >= set(CLUSTER_WIDE)
+
+
 def test_an_operator_of_some_namespaces_has_no_rights_elsewhere() -> None:
     objects = render('watch={"namespaces": ["a", "b"], "nodes": false}')
     assert not [key for key in objects if key[0] == "ClusterRole" and is_of_the_operator(key)]

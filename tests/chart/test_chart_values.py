@@ -53,6 +53,7 @@ CHANGES = {
     "maxWorkersPerJob": Change(9, 'MAX_WORKERS, value: "9"'),
     "operatorKey.existingSecret": Change("mine", "KEY_SECRET, value: regroup-system/mine"),
     "userRoles.enabled": Change(False, removes="name: regroup-user-edit"),
+    "flowSchema.enabled": Change(False, removes="name: workload-high"),
     "admissionPolicy.enabled": Change(True, "kind: ValidatingAdmissionPolicy"),
     "admissionPolicy.serviceAccounts": Change(["blue"], 'in ["blue"]', given=POLICY),
     "admissionPolicy.priorityClasses": Change(["blue"], 'in ["","blue"]', given=POLICY),

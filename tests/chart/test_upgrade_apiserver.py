@@ -121,7 +121,8 @@ CLUSTER_ROLES = {"ClusterRole", "ClusterRoleBinding"}
 ROLES = {"Role", "RoleBinding"}
 ADMISSION = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 DEFINITION = {"CustomResourceDefinition"}
-MARKED = {"PodDisruptionBudget", "ServiceAccount", *ROLES, *CLUSTER_ROLES, *ADMISSION, *DEFINITION}
+OF_THE_CLUSTER = {"FlowSchema", *CLUSTER_ROLES, *ADMISSION, *DEFINITION}
+MARKED = {"PodDisruptionBudget", "ServiceAccount", *ROLES, *OF_THE_CLUSTER}
 CHANGES = {
     "": set[str](),
     'logLevel="DEBUG"': RESTART,
@@ -137,6 +138,7 @@ CHANGES = {
     "dashboards.enabled=false": {"ConfigMap"},
     "metrics.service.enabled=false": {"Service"},
     "userRoles.enabled=false": {"ClusterRole"},
+    "flowSchema.enabled=false": {"FlowSchema"},
     "admissionPolicy.enabled=true": ADMISSION,
     'commonAnnotations={"a":"b"}': {"Deployment", *MARKED},
     'commonLabels={"a":"b"}': {*RESTART, *MARKED},

@@ -16,8 +16,8 @@ import yaml
 from devcluster.apiserver import ApiServer
 from devcluster.processes import run
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
-from tests.support.kube_api import ROOT, Answer, Api, Namespace
-from tests.support.operator_process import RELEASE, apply
+from tests.support.kube_api import ROOT, Answer, Api, Json, Namespace
+from tests.support.operator_process import LEASE, RELEASE, apply
 from tests.support.specs import SMALLEST, put
 from tests.support.waiting import wait_until
 
@@ -188,3 +188,33 @@ def test_a_user_of_one_namespace_gets_nothing_in_another(team: Namespace, tmp_pa
     with pytest.raises(AssertionError, match="forbidden"):
         apply(team.api, "get", "secrets", "--as=edith", f"--namespace={RELEASE}")
     apply(team.api, "delete", "trainingjob", "j", "--as=edith", "--namespace=team", "--wait=false")
+
+
+OPERATOR = f"system:serviceaccount:{RELEASE}:regroup"
+FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
+
+
+def flow(api: Api, user: str, method: str, path: str) -> str:
+    """The FlowSchema by which the API server lets a request of that user wait."""
+    body: Json | None = {} if method == "PATCH" else None
+    answer = api.request(method, path, body, "application/merge-patch+json", user=user)
+    uid = answer.headers.get("X-Kubernetes-Pf-Flowschema-Uid")
+    names = (d["metadata"]["name"] for d in api.list_all(FLOWS) if d["metadata"]["uid"] == uid)
+    return str(next(names, ""))
+
+
+@pytest.mark.parametrize(
+    ("user", "method", "path", "name"),
+    [
+        (OPERATOR, "PATCH", LEASE, "regroup-leader"),
+        (OPERATOR, "GET", LEASE, "regroup-leader"),
+        (OPERATOR, "GET", LEASE.replace(RELEASE, "team"), "regroup"),
+        (OPERATOR, "GET", f"/apis/{API_VERSION}/{PLURAL}?limit=1", "regroup"),
+        (OPERATOR, "GET", "/api/v1/nodes?limit=1", "regroup"),
+        (OPERATOR.replace(RELEASE, "team"), "PATCH", LEASE, "service-accounts"),
+    ],
+)
+def test_the_operators_requests_do_not_wait_behind_those_of_tenants(
+    team: Namespace, user: str, method: str, path: str, name: str
+) -> None:
+    wait_until(f"flow {name}", lambda: flow(team.api, user, method, path) == name, seconds=30)

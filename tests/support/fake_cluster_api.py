@@ -203,6 +203,8 @@ class FakeClusterApi(AsyncServer):
                 part = part[parent]
             if parents == ["metadata"] and part[field] != change["value"]:
                 return _refuse(409, f"another {field}")
+            if change["op"] == "replace" and field not in part:
+                return _refuse(422, f"doc is missing key: {change['path']}")
             part[field] = change["value"]
         return web.json_response(await self.store(resource, changed))
 

@@ -7,9 +7,9 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +36,7 @@ class Answer:
 
     status: int
     body: Json
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def message(self) -> str:
@@ -79,11 +80,14 @@ class Api:
         body: Json | str | None = None,
         content: str = "application/json",
         accept: str = "application/json",
+        user: str = "",
     ) -> Answer:
-        """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
-        None. Raises OSError without an answer. A body that is a string is JSON already.
+        """Send one request, as `user` where that is given. Returns the answer, also of a refusal;
+        what lies very deep in it is None. Raises OSError without an answer. A body that is a string
+        is JSON already.
         """
         headers = {"Content-Type": content, "Accept": accept}
+        headers |= {"Impersonate-User": user} if user else {}
         written = body if body is None or isinstance(body, str) else json.dumps(body)
         if self._kept is None:
             with contextlib.closing(self._connect(timeout=20)) as connection:
@@ -122,7 +126,8 @@ class Api:
 def _answer(response: http.client.HTTPResponse) -> Answer:
     text = response.read()
     is_object = text.startswith(b"{")
-    return Answer(response.status, decode(text) if is_object else {"message": text.decode()})
+    body = decode(text) if is_object else {"message": text.decode()}
+    return Answer(response.status, body, dict(response.headers))
 
 
 class Watch:

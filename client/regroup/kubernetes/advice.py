@@ -75,6 +75,11 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.CoordinatorCrashing: Advice(
         "no", "read the coordinator's log: kubectl logs POD --previous"
     ),
+    Reason.SidecarCrashing: Advice(
+        "no",
+        "read that container's log: kubectl logs POD -c NAME --previous; correct its command, "
+        f"image or mounts: spec.template{_SUSPENDED}",
+    ),
     Reason.FailedMount: Advice("no", "make or repair the claim, Secret or server of the volume"),
     Reason.ContainerCreating: Advice(
         "maybe", "look at the pod's events: an image is still being pulled, or a mount is missing"

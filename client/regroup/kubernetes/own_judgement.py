@@ -61,6 +61,19 @@ def _no_node(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Findi
     return "Unschedulable", f"pod {pod.name} cannot be scheduled: {pod.unschedulable}"
 
 
+def _sidecar(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
+    found = (p for p in pods if p.waiting_reason == "CrashLoopBackOff" and p.waiting_container)
+    pod = next(found, None)
+    if pod is None:
+        return None
+    what = f"container {pod.waiting_container} of pod {pod.name} on node {pod.node}"
+    text = f"{what} fails each time that it is started"
+    if (end := pod.waiting_end) is not None:
+        text += f": it ended last with exit code {end.exit_code}"
+        text += f": {end.last_line}" if end.last_line else ""
+    return "SidecarCrashing", text
+
+
 def _memory(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
     pod = next((pod for pod in pods if pod.end and pod.end.reason == "OOMKilled"), None)
     return ("OutOfMemory", f"pod {pod.name} ran out of memory and was killed") if pod else None
@@ -92,7 +105,7 @@ def _by_event(events: Sequence[EventRecord], event: str, reason: str) -> Finding
 
 
 _TABLE: tuple[Find, ...] = (
-    _image, _config, _mount, _no_node, _memory, _failed, _quota, _no_pods,
+    _image, _config, _mount, _no_node, _sidecar, _memory, _failed, _quota, _no_pods,
 )  # fmt: skip
 
 

@@ -26,6 +26,11 @@ class ContainerEnd:
     before_restart: bool
     """Whether the container has been started again since."""
 
+    @property
+    def last_line(self) -> str:
+        """What it wrote last, where the kubelet keeps that."""
+        return (self.message.strip().splitlines() or [""])[-1].strip()
+
 
 @dataclass(frozen=True)
 class PodRecord:
@@ -50,6 +55,10 @@ class PodRecord:
     waiting_reason: str
     """Why a container does not run: ImagePullBackOff, CrashLoopBackOff ..."""
     waiting_message: str
+    waiting_container: str
+    """Which one that is; empty: the main one."""
+    waiting_end: ContainerEnd | None
+    """How that one ended last."""
     end: ContainerEnd | None
     """How its main container ended last."""
 
@@ -94,8 +103,10 @@ def _read_pod(document: Object) -> PodRecord:
     status, labels = document.get("status") or {}, metadata.get("labels") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     states = (*(status.get("initContainerStatuses") or ()), *_statuses(status))
-    waiting = next(filter(None, (_state(s, "waiting") for s in states)), {})
+    waits: Object = next((s for s in states if _state(s, "waiting")), {})
+    waiting = _state(waits, "waiting")
     index, main = str(labels.get(INDEX, "")), _main_container(spec)
+    container = str(main.get("name") or MAIN_CONTAINER)
     return PodRecord(
         name=str(metadata.get("name", "")),
         role=str(labels.get(ROLE, "")),
@@ -105,12 +116,14 @@ def _read_pod(document: Object) -> PodRecord:
         created=time_of(metadata.get("creationTimestamp")),
         deleting="deletionTimestamp" in metadata,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
-        container=str(main.get("name") or MAIN_CONTAINER),
+        container=container,
         command=tuple(str(word) for word in main.get("command") or ()),
         unschedulable=_unschedulable(conditions.get("PodScheduled") or {}),
         waiting_reason=str(waiting.get("reason") or ""),
         waiting_message=str(waiting.get("message") or ""),
-        end=_end(_statuses(status)),
+        waiting_container="" if waits.get("name") == container else str(waits.get("name") or ""),
+        waiting_end=_end(waits),
+        end=_end(_main_state(_statuses(status))),
     )
 
 
@@ -133,12 +146,15 @@ def _unschedulable(condition: Object) -> str:
     return str(condition.get("message") or condition.get("reason") or "no node was found")
 
 
-def _end(containers: list[Any]) -> ContainerEnd | None:
-    """The newest end of the main container: of this one, or of the one before its restart."""
+def _main_state(containers: list[Any]) -> Object:
     main = next((c for c in containers if c.get("name") == MAIN_CONTAINER), None)
-    main = main or (containers[0] if containers else {})
-    now = _state(main, "terminated")
-    ended = now or (main.get("lastState") or {}).get("terminated")
+    return main or (containers[0] if containers else {})
+
+
+def _end(container: Object) -> ContainerEnd | None:
+    """The newest end of a container: of this one, or of the one before its restart."""
+    now = _state(container, "terminated")
+    ended = now or (container.get("lastState") or {}).get("terminated")
     if not ended:
         return None
     return ContainerEnd(

@@ -250,12 +250,15 @@ def pod_problem(pod: PodRecord, now: datetime) -> str:
 
 
 def _ended(pod: PodRecord, now: datetime) -> str:
-    end = pod.end
+    end, container, last = pod.end, "its container", ""
+    if pod.waiting_container and pod.waiting_end is not None:
+        end, container = pod.waiting_end, f"container {pod.waiting_container}"
+        last = f": {end.last_line}" if end.last_line else ""
     if end is None:
         return ""
     when = f" {ago(end.time, now)}" if end.time else ""
     reason = f", {end.reason}" if end.reason and end.reason != "Error" else ""
-    return f"; its container ended with exit code {end.exit_code}{reason}{when}"
+    return f"; {container} ended with exit code {end.exit_code}{reason}{when}{last}"
 
 
 def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:

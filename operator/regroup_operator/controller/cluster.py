@@ -229,9 +229,8 @@ class Cluster:
         return await self._create_own(policies_path(_namespace(document)), document)
 
     async def change_network_policy(self, document: Object, present: Identity) -> Object:
-        """Give the NetworkPolicy that was read the rules of `document`. Returns it."""
-        fields = ("podSelector", "policyTypes", "ingress")
-        return await self._change(policies_path(_namespace(document)), document, present, fields)
+        """Give the NetworkPolicy that was read the spec of `document`. Returns it."""
+        return await self._change(policies_path(_namespace(document)), document, present, ())
 
     async def delete_network_policy(self, namespace: str, name: str, present: Identity) -> None:
         """Delete exactly the NetworkPolicy that was read, unless it has changed since."""
@@ -294,11 +293,12 @@ class Cluster:
         self, folder: str, document: Object, present: Identity, fields: tuple[str, ...]
     ) -> Object:
         """Replace these fields of the spec, or all of it, in the one request that also checks that
-        this is the object that was read. Another UID or version answers 409.
+        this is the object that was read. Another UID or version answers 409. A field that somebody
+        has removed is there again.
         """
         spec = document["spec"]
         changes = {f"/spec/{field}": spec[field] for field in fields} or {"/spec": spec}
-        replaced = [{"op": "replace", "path": at, "value": value} for at, value in changes.items()]
+        replaced = [{"op": "add", "path": at, "value": value} for at, value in changes.items()]
         path = f"{folder}/{_segment(document['metadata']['name'])}"
         body = [*_checks(present), *replaced]
         return await self.connection.request("PATCH", path, body, content=JSON_PATCH)

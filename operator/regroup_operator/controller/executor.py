@@ -35,7 +35,12 @@ from regroup_operator.decide.plan import (
     PutDesired,
     SendAddress,
 )
-from regroup_operator.errors import ClusterError, CoordinatorError, OperatorError
+from regroup_operator.errors import (
+    ChangedPodError,
+    ClusterError,
+    CoordinatorError,
+    OperatorError,
+)
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.observe.kubernetes_objects import read_service
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod, Service
@@ -43,6 +48,7 @@ from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
 from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.message import listed
 
 FIRST_AT_ONCE, MOST_AT_ONCE = 4, 16
 """Requests of one kind that are sent at the same time for one job: in its first batch, and in any.
@@ -169,9 +175,20 @@ class Executor:
             case CreateClaim():
                 await self._cluster.create_claim(self._rendered(action, job, observed))
             case CreateCoordinator() | CreateStore() | CreateWorker():
-                self._note(await self._cluster.create_pod(self._rendered(action, job, observed)))
+                await self._create_pod(self._rendered(action, job, observed))
             case PutDesired():
                 await self._put_desired(job, observed)
+
+    async def _create_pod(self, document: Object) -> None:
+        """Create a pod. One that would not be seen as this pod is deleted again: each round would
+        miss it, and make another. Raises ChangedPodError then.
+        """
+        answer = await self._cluster.create_pod(document)
+        if answer and (lost := _lost_marks(document["metadata"], answer["metadata"])):
+            made = answer["metadata"]
+            await self._cluster.delete_pod(made["namespace"], made["name"], made["uid"])
+            raise ChangedPodError(made["name"], lost)
+        self._note(answer)
 
     def _note(self, answer: Object) -> None:
         """Let the next round see a pod as this write has left it."""
@@ -349,6 +366,18 @@ def _valid(job: AnyJob) -> Job:
     if not isinstance(job, Job):
         raise TypeError(f"{job.namespace}/{job.name}: the plan rests on a spec that is invalid")
     return job
+
+
+def _lost_marks(wanted: Object, made: Object) -> str:
+    """Which of the labels and owners that we gave a pod it does not have; empty when it has all."""
+    labels = made.get("labels") or {}
+    lost = [name for name, value in wanted["labels"].items() if labels.get(name) != value]
+    owners = {
+        owner["uid"] for owner in made.get("ownerReferences") or () if owner.get("controller")
+    }
+    if any(owner["uid"] not in owners for owner in wanted["ownerReferences"]):
+        lost.append("ownerReferences")
+    return listed(lost)
 
 
 def _short(action: Action) -> str:

@@ -59,12 +59,10 @@ from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
-    read_disruption_budget,
     read_identity,
     read_job,
     read_mount_failure,
     read_pull,
-    read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
 from regroup_operator.render import workload
@@ -306,11 +304,11 @@ class Reconciler:
         events = await self._events_of_late_pod(job, pods)
         return Observed(
             pods=pods,
-            service=read_service(service) if service else None,
+            service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
-            disruption_budget=read_disruption_budget(budget) if budget else None,
+            disruption_budget=workload.protected_workers(job, budget) if budget else None,
             claim=read_claim(claim) if claim else None,
             own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
             conflict=_conflict(job, found),

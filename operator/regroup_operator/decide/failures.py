@@ -141,6 +141,15 @@ def describe(pod: Pod, rule: Rule) -> str:
     return f"{ended}: {why}" if why else ended
 
 
+def describe_last_end(pod: Pod) -> str:
+    """How a container that is started again and again ended last; empty where nothing shows it."""
+    if pod.exit_code is None:
+        return ""
+    why = _WHY.get(classify(pod).name) or _why(pod)
+    ended = f"it ended last with exit code {pod.exit_code}"
+    return f"{ended}: {why}" if why else ended
+
+
 def _why(pod: Pod) -> str:
     """The cause that the pod itself shows; empty when it shows none."""
     failure = _rank_failure(pod)

@@ -14,7 +14,13 @@ from regroup_operator.api.names import COORDINATOR, INJECTOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
-from regroup_operator.decide.failures import CHECK_START, IMAGE_REASONS, classify, describe
+from regroup_operator.decide.failures import (
+    CHECK_START,
+    IMAGE_REASONS,
+    classify,
+    describe,
+    describe_last_end,
+)
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
@@ -120,6 +126,7 @@ _OF_ONE_POD = frozenset(
     for reason in (
         WaitingReason.CreateContainerConfigError,
         WaitingReason.CreateContainerError,
+        WaitingReason.SidecarCrashing,
         WaitingReason.FailedMount,
         WaitingReason.ContainerCreating,
         WaitingReason.WorkerUnresponsive,
@@ -206,6 +213,19 @@ def _coordinator_crash(view: JobView) -> Waiting | None:
         WaitingReason.CoordinatorCrashing,
         f"{end}: it fails each time that it is started (see kubectl logs {pod.name} --previous)",
     )
+
+
+def _sidecar_crash(view: JobView) -> Waiting | None:
+    workers = {pod.uid for pod in view.observed.workers}
+    pod = _first_live(view, lambda pod: pod.uid in workers and pod.waiting_reason == CRASH_LOOP)
+    if pod is None:
+        return None
+    which = f" -c {pod.waiting_container}" if pod.waiting_container else ""
+    text = f"{_container(pod)} fails each time that it is started"
+    if pod.ended_container == pod.waiting_container and (end := describe_last_end(pod)):
+        text += f": {end}"
+    advice = f"see kubectl logs {pod.name}{which} --previous"
+    return Waiting.of(WaitingReason.SidecarCrashing, f"{text} ({advice})")
 
 
 def _pod_does_not_start(view: JobView) -> Waiting | None:
@@ -326,6 +346,7 @@ TABLE = (
     Row(_container_config, "hinders"),
     Row(_refused_by_runtime, "hinders"),
     Row(_coordinator_crash, "hinders"),
+    Row(_sidecar_crash, "hinders"),
     Row(_pod_does_not_start, "hinders"),
     Row(_suspended, "waits"),
     Row(_suspending, "waits"),

@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import fields
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -100,7 +100,7 @@ def read_pod(document: Object) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     main = _main_of(status.get("containerStatuses", []), role)
     waiting_container, waiting = _waiting(status, main, role)
-    ended_container, ended = _end(status, main)
+    ended_container, ended = _end(status, main, _sidecars(spec), waiting_container)
     annotations = metadata.get("annotations", {})
     volumes = spec.get("volumes", [])
     return Pod(
@@ -226,35 +226,52 @@ def _unschedulable(scheduled: Object) -> str:
     return printable(scheduled.get("message", "")) if is_it else ""
 
 
-_PASSING = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
-"""Reasons of a container that waits for others, or to be started again."""
+_PASSING = ("", "ContainerCreating", "PodInitializing")
+"""Reasons of a container that waits for others."""
+_CRASHES = "CrashLoopBackOff"
+"""The reason of one that waits to be started again: of a worker, that is a sidecar."""
 
 
 def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
     """Which container waits, and why; no name for the main one. Of a worker, that is the first
-    which cannot start: its init containers and sidecars are the template's, and the agent's.
+    which cannot start, or else the first that ends again and again: its init containers and
+    sidecars are the template's, and the agent's.
     """
-    others = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    for container in (main, *others) if role == names.WORKER else ():
-        waiting = container.get("state", {}).get("waiting", {})
-        if waiting.get("reason", "") not in _PASSING:
-            return "" if container is main else container["name"], waiting
+    for passing in ((*_PASSING, _CRASHES), _PASSING):
+        for container in (main, *_states(status)) if role == names.WORKER else ():
+            waiting = container.get("state", {}).get("waiting", {})
+            if waiting.get("reason", "") not in passing:
+                return "" if container is main else container["name"], waiting
     return "", main.get("state", {}).get("waiting", {})
 
 
-def _end(status: Object, main: Object) -> tuple[str, Object]:
-    """The last end of the main container, without a name. Of a pod that has failed before that ran:
-    the init container that failed, and its end.
+def _states(status: Object) -> list[Object]:
+    """The states of all containers, in the order in which they start."""
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def _sidecars(spec: Object) -> frozenset[str]:
+    """The init containers that run beside the main one."""
+    before = spec.get("initContainers") or ()
+    return frozenset(c["name"] for c in before if c.get("restartPolicy") == "Always")
+
+
+def _end(status: Object, main: Object, sidecars: Set[str], waiting: str) -> tuple[str, Object]:
+    """The last end of the main container, without a name. Of a pod where that has not run: of the
+    init container that made it fail, which makes the kubelet end the sidecars; or else of the
+    container `waiting` to be started again.
     """
     for moment in ("state", "lastState"):
         if terminated := main.get(moment, {}).get("terminated"):
             return "", terminated
-    before = status.get("initContainerStatuses", []) if status.get("phase") == "Failed" else []
-    for container in before:
+    for container in status.get("initContainerStatuses", []):
         terminated = container.get("state", {}).get("terminated", {})
-        if terminated.get("exitCode"):
+        is_last = status.get("phase") == "Failed" and container["name"] not in sidecars
+        if is_last and terminated.get("exitCode"):
             return container["name"], terminated
-    return "", {}
+    waits = next((c for c in _states(status) if c["name"] == waiting), {})
+    terminated = waits.get("lastState", {}).get("terminated")
+    return (waiting, terminated) if terminated else ("", {})
 
 
 def read_claim(document: Object) -> Claim:

@@ -172,7 +172,9 @@ class Pod:
     exit_reason: str = ""
     exit_message: str = ""
     ended_container: str = ""
-    """The init container that has failed, so that the main one never ran; empty: none."""
+    """The init container that has failed, so that the main one never ran, or the container that is
+    started again and again; empty: the main one.
+    """
     image: str = ""
     """Of the main container, as the pod names it."""
     image_id: str = ""

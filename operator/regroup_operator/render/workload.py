@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from dataclasses import replace
 
 from regroup_operator.api import names
 from regroup_operator.api.desired_spec import desired_of
@@ -18,7 +19,8 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.user_script import user_script
-from regroup_operator.observe.observed import Job, JobObject
+from regroup_operator.observe.kubernetes_objects import read_disruption_budget, read_service
+from regroup_operator.observe.observed import Job, JobObject, Service
 from regroup_operator.render import injection
 from regroup_operator.render.coordinator_resources import resources_for
 from regroup_operator.render.pods import (
@@ -125,6 +127,22 @@ def service(job: JobObject, term: int, address: str = "") -> Object:
     }
 
 
+def service_of(job: JobObject, document: Object) -> Service:
+    """The job's Service, as it was read. It is of no term where somebody has edited what it leads
+    to. Of its ports only the numbers count: Kubernetes adds others where it is reached from
+    outside.
+    """
+    found, spec = read_service(document), document["spec"]
+    wanted = service(job, found.term)["spec"]
+    same_ports = _numbers(spec.get("ports") or ()) == _numbers(wanted["ports"])
+    leads = same_ports and spec.get("selector") == wanted["selector"]
+    return found if leads else replace(found, term=-1)
+
+
+def _numbers(ports: Iterable[Object]) -> list[tuple[object, object]]:
+    return [(port.get("port"), port.get("targetPort")) for port in ports]
+
+
 def _is_ip(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -201,6 +219,13 @@ def disruption_budget(job: JobObject, fewest: int) -> Object:
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
+
+
+def protected_workers(job: JobObject, document: Object) -> int | None:
+    """How many workers the job's budget protects, as it was read; None where that is edited."""
+    wanted = disruption_budget(job, 0)["spec"]["selector"]
+    is_about_them = document["spec"].get("selector") == wanted
+    return read_disruption_budget(document) if is_about_them else None
 
 
 # --- pods -----------------------------------------------------------------------------------------

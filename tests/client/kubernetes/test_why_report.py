@@ -241,6 +241,20 @@ def test_a_job_that_no_operator_has_seen_yet() -> None:
     assert report.evidence[0].startswith("status: Unknown")
 
 
+CRASHING_SIDECAR: dict[str, Any] = {
+    "initContainerStatuses": [
+        {"name": "regroup-agent", "state": {"terminated": {"exitCode": 0}}},
+        {
+            "name": "proxy",
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {
+                "terminated": {"exitCode": 3, "finishedAt": at(40), "message": "begins\nno route\n"}
+            },
+        },
+    ],
+    "containerStatuses": waiting("PodInitializing"),
+}
+
 # --- own judgement --------------------------------------------------------------------------------
 
 
@@ -292,6 +306,15 @@ def judged(pods: list[dict[str, Any]], events: list[dict[str, Any]] | None = Non
             "gpt-w0-1 ran out of memory",
         ),
         ([pod_object(containerStatuses=[ended(3)])], [], "PodFailed", "exit code 3"),
+        (
+            [pod_object(phase="Pending", **CRASHING_SIDECAR)],
+            [],
+            "SidecarCrashing",
+            (
+                "container proxy of pod gpt-w0-1 on node n1 fails each time that it is started: it "
+                "ended last with exit code 3: no route"
+            ),
+        ),
         ([], [], "NoPods", "no pods"),
         ([pod_object()], [], "OperatorAway", "1 worker pod runs"),
     ],
@@ -313,6 +336,12 @@ def test_without_an_operator_pods_and_events_are_judged(
 def one_pod(document: dict[str, Any]) -> PodRecord:
     (pod,) = read_pods([document])
     return pod
+
+
+def test_the_end_of_a_sidecar_is_shown_that_waits_to_be_started_again() -> None:
+    assert pod_problem(one_pod(pod_object(phase="Pending", **CRASHING_SIDECAR)), NOW) == (
+        "CrashLoopBackOff on node n1; container proxy ended with exit code 3 40s ago: no route"
+    )
 
 
 def test_what_is_wrong_with_a_pod() -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from regroup_operator.api import names
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import (
@@ -93,6 +94,54 @@ async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     _, failed = await executor.execute_all(batch, make_valid_job(), Observed())
     assert [str(error).rpartition(" ")[2] for _, error in failed] == ["quota"] * 6
     assert (server.requests, server.left) == (8, -6)
+
+
+class Relabelling:
+    """Changes the metadata of each pod that is created, as a mutating webhook may."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+        self.deleted: list[tuple[str, str]] = []
+
+    async def create_pod(self, document: Json) -> Json:
+        made = {**document["metadata"], "uid": "uid-1", "resourceVersion": "12", **self.changes}
+        return {**document, "metadata": made}
+
+    async def delete_pod(self, _namespace: str, name: str, uid: str) -> Json:
+        self.deleted.append((name, uid))
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({"labels": {}}, "regroup.dev/job, regroup.dev/role, regroup.dev/index"),
+        ({"labels": None}, "regroup.dev/job, regroup.dev/role, regroup.dev/index"),
+        (
+            {"labels": names.labels("other", names.WORKER, index=0)},
+            "regroup.dev/job",
+        ),
+        ({"ownerReferences": []}, "ownerReferences"),
+    ],
+)
+async def test_a_pod_that_comes_without_its_labels_or_owner_is_deleted_again_and_named(
+    changes: Json, lost: str
+) -> None:
+    server = Relabelling(**changes)
+    executor = make_executor(server)
+    batch = (CreateWorker(0, 1, ()),)
+    _, ((_, error),) = await executor.execute_all(batch, make_valid_job(), Observed())
+    assert f"pod gpt-w0-1 came without its {lost}, and is deleted again" in str(error)
+    assert server.deleted == [("gpt-w0-1", "uid-1")]
+
+
+async def test_a_pod_that_gets_more_labels_is_as_it_was_asked_for() -> None:
+    more = {**names.labels("gpt", names.WORKER, index=0), "sidecar": "injected"}
+    server, memory = Relabelling(labels=more), make_memory()
+    await make_executor(server, memory).execute(
+        CreateWorker(0, 1, ()), make_valid_job(), Observed()
+    )
+    assert server.deleted == []
 
 
 class Addresses:

@@ -152,6 +152,24 @@ def with_a_container_that_the_runtime_cannot_make() -> Plan:
     return with_a_container_that_waits("CreateContainerError", "no command specified")
 
 
+def with_a_sidecar_that_crashes() -> Plan:
+    simulation = started()
+    pod = simulation.workers()[0]
+    simulation.pods[pod.name] = replace(
+        pod,
+        phase="Pending",
+        node="n2",
+        placed=simulation.now.isoformat(),
+        waiting_reason="CrashLoopBackOff",
+        waiting_container="proxy",
+        ended_container="proxy",
+        exit_code=3,
+        exit_message="it begins\ncannot read /etc/proxy.conf\n",
+    )
+    simulation.tick(60)
+    return planned(simulation)
+
+
 def with_an_init_container_that_names_a_secret_that_does_not_exist() -> Plan:
     return with_a_container_that_waits(
         "CreateContainerConfigError", 'secret "s3" not found', "fetch"
@@ -302,6 +320,15 @@ GIVEN = [
         (
             "(wrong usage): volume is not writable: it fails each time that it is started (see "
             "kubectl logs gpt-c1 --previous)"
+        ),
+    ),
+    (
+        with_a_sidecar_that_crashes,
+        "SidecarCrashing",
+        (
+            "container proxy of pod gpt-w0-1 on node n2 fails each time that it is started: it "
+            "ended last with exit code 3: cannot read /etc/proxy.conf (see kubectl logs gpt-w0-1 "
+            "-c proxy --previous)"
         ),
     ),
     (

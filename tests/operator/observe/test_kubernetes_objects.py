@@ -33,6 +33,7 @@ def test_the_image_is_that_of_the_main_container() -> None:
 
 
 WAITS = "PodInitializing"
+CRASHES = "CrashLoopBackOff"
 
 
 def waits(name: str, reason: str, message: str = "") -> dict[str, Any]:
@@ -57,7 +58,14 @@ def waits(name: str, reason: str, message: str = "") -> dict[str, Any]:
             "proxy",
             "ErrImagePull",
         ),
-        ([waits("fetch", "CrashLoopBackOff")], [waits("trainer", WAITS)], "", WAITS),
+        ([waits("proxy", CRASHES)], [waits("trainer", WAITS)], "proxy", CRASHES),
+        ([waits("proxy", CRASHES)], [waits("trainer", "ErrImagePull")], "", "ErrImagePull"),
+        (
+            [waits("proxy", CRASHES), waits("fetch", "ErrImagePull")],
+            [waits("trainer", WAITS)],
+            "fetch",
+            "ErrImagePull",
+        ),
     ],
 )
 def test_of_the_containers_of_a_worker_the_one_that_cannot_start_is_shown(
@@ -80,6 +88,26 @@ def test_the_end_of_an_init_container_is_that_of_a_pod_whose_main_container_neve
     pod = read_pod({**make_pod(), "status": status})
     assert (pod.ended_container, pod.exit_code) == ("packages", 1)
     assert pod.exit_message == "no such package"
+
+
+def test_the_end_of_a_sidecar_that_crashes_is_shown_while_it_waits_to_be_started_again() -> None:
+    last = {"lastState": ended("proxy", 3, "no route\n")["state"]}
+    before = [ended("regroup-agent", 0), {**waits("proxy", CRASHES), **last}]
+    status = {"initContainerStatuses": before, "containerStatuses": [waits("trainer", WAITS)]}
+    pod = read_pod({**make_pod(), "status": {**status, "phase": "Pending"}})
+    shown = (pod.waiting_container, pod.ended_container, pod.exit_code, pod.exit_message)
+    assert shown == ("proxy", "proxy", 3, "no route\n")
+
+
+def test_a_sidecar_that_is_stopped_does_not_speak_for_the_init_container_that_failed() -> None:
+    document = make_pod()
+    sidecar = {"name": "proxy", "image": "p:1", "restartPolicy": "Always"}
+    document["spec"]["initContainers"] = [sidecar, {"name": "packages", "image": "t:1"}]
+    before = [ended("proxy", 143), ended("packages", 1, "no such package")]
+    beside = [waits("trainer", WAITS)]
+    status = {"phase": "Failed", "initContainerStatuses": before, "containerStatuses": beside}
+    pod = read_pod({**document, "status": status})
+    assert (pod.ended_container, pod.exit_code) == ("packages", 1)
 
 
 @pytest.mark.parametrize(

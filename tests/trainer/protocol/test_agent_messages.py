@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
+import re
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from regroup_trainer.protocol.agent_messages import RankExit, Reports, agent_message
-from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, rank_report
+from regroup_trainer.protocol.agent_messages import (
+    HeldSnapshot,
+    HeldSnapshots,
+    RankExit,
+    Reports,
+    agent_message,
+)
+from regroup_trainer.protocol.generation import RecordWanted, SnapshotNumber
+from regroup_trainer.protocol.message import describe_invalid, quote
+from regroup_trainer.protocol.rank_messages import (
+    Finished,
+    Progress,
+    Restored,
+    SnapshotTaken,
+    rank_report,
+)
 from tests.support.generations import make_generation, make_hello
 
 RECORD = make_generation(2, 7)
@@ -79,3 +96,47 @@ def test_a_number_that_is_not_finite_or_has_too_many_bits_is_refused_by_name(
     text = json.dumps({**fields, field: "NUMBER"}).replace('"NUMBER"', number)
     with pytest.raises(ValidationError, match=f"{field}: .* (finite number|63 bits)"):
         rank_report.validate_json(text)
+
+
+HELD = HeldSnapshot(number=SnapshotNumber(40, NUMBER, 3), shards=(0, 2))
+TAKEN = SnapshotTaken(generation=NUMBER, rank=0, number=HELD.number, shard=0, slot=0, files={})
+REPORTS = Reports(reports=(Restored(generation=NUMBER, rank=0, step=0),))
+TOO_MANY_BITS = [2**63, 2**70, -1, -(2**70)]
+
+
+@pytest.mark.parametrize("number", TOO_MANY_BITS)
+@pytest.mark.parametrize(
+    ("message", "path"),
+    [
+        (make_hello(highest=NUMBER), "highest.0"),
+        (make_hello(highest=NUMBER), "highest.1"),
+        (make_hello(snapshots=(HELD,)), "snapshots.0.number.0"),
+        (make_hello(snapshots=(HELD,)), "snapshots.0.number.1.1"),
+        (make_hello(snapshots=(HELD,)), "snapshots.0.number.2"),
+        (make_hello(snapshots=(HELD,)), "snapshots.0.shards.1"),
+        (HeldSnapshots(snapshots=(HELD,)), "snapshots.0.shards.0"),
+        (REPORTS, "reports.0.generation.0"),
+        (TAKEN, "number.0"),
+        (TAKEN, "generation.1"),
+        (RecordWanted(number=NUMBER), "number.1"),
+    ],
+)
+def test_a_number_in_a_list_that_has_too_many_bits_or_is_negative_is_refused_by_name(
+    message: BaseModel, path: str, number: int
+) -> None:
+    document = json.loads(message.model_dump_json())
+    *places, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    functools.reduce(operator.getitem, places, document)[last] = number
+    with pytest.raises(ValidationError) as refused:
+        type(message).model_validate_json(json.dumps(document))
+    text = describe_invalid(refused.value)
+    assert re.search(rf"{re.escape(path)}\b.*, got {quote(number)}", text.replace(".restored", ""))
+
+
+@pytest.mark.parametrize(("shards", "held"), [(1, (5,)), (3, (0, 1, 3)), (0, ())])
+def test_a_shard_that_a_snapshot_does_not_have_is_refused(
+    shards: int, held: tuple[int, ...]
+) -> None:
+    number = SnapshotNumber(40, NUMBER, shards)
+    with pytest.raises(ValidationError, match=r"shard|number\.2"):
+        HeldSnapshot(number=number, shards=held)

@@ -4,9 +4,9 @@ they show to somebody who debugs a job.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, field_serializer
+from pydantic import Field, TypeAdapter, field_serializer, model_validator
 
 from regroup_trainer.protocol.exit_codes import SIGNALS, describe_signal
 from regroup_trainer.protocol.generation import (
@@ -16,7 +16,7 @@ from regroup_trainer.protocol.generation import (
     RecordWanted,
     SnapshotNumber,
 )
-from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.message import Count, Message, Name, Text
 from regroup_trainer.protocol.rank_messages import (
     Busy,
     CheckpointFailed,
@@ -87,7 +87,16 @@ class HeldSnapshot(Message):
     """The shards that an agent holds of one memory snapshot, whole and with verified checksums."""
 
     number: SnapshotNumber
-    shards: tuple[int, ...]
+    shards: tuple[Count, ...]
+
+    @model_validator(mode="after")
+    def _has_these_shards(self) -> Self:
+        highest = max(self.shards, default=0)
+        if highest >= self.number.shards:
+            raise ValueError(
+                f"shards: {highest} is not below {self.number.shards}, the parts in all"
+            )
+        return self
 
 
 class HeldSnapshots(Message):

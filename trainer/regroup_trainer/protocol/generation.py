@@ -8,15 +8,15 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import Field
 
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.message import Count, Message, Name, Text
 
 
 class GenerationNumber(NamedTuple):
     """The number of a generation, compared by term first. On the wire: a list of two numbers."""
 
-    term: int
+    term: Count
     """The operator raises it before it makes a coordinator."""
-    n: int
+    n: Count
     """Counted by that coordinator."""
 
     def __str__(self) -> str:
@@ -32,10 +32,10 @@ class GenerationNumber(NamedTuple):
 class SnapshotNumber(NamedTuple):
     """One memory snapshot of the whole state; the newest compares highest."""
 
-    step: int
+    step: Count
     generation: GenerationNumber
     """The generation that took it: two generations' snapshots of one step differ."""
-    shards: int
+    shards: Annotated[Count, Field(ge=1)]
     """The number of parts that it consists of."""
 
     def __str__(self) -> str:

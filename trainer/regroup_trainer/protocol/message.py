@@ -58,6 +58,8 @@ Name = Annotated[str, Field(max_length=NAME_LIMIT)]
 
 HIGHEST_NUMBER = 2**63 - 1
 """Of a whole number in a message, and the lowest one's opposite."""
+Count = Annotated[int, Field(ge=0, le=HIGHEST_NUMBER)]
+"""A whole number in a list, which Message does not look into."""
 WallClock = Annotated[float, Field(ge=0, le=253_402_300_799)]
 """Seconds since the epoch, up to the year 9999: what can be shown as a date."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom, SnapshotNumber
-from regroup_trainer.protocol.message import Message, Name, Text, WallClock
+from regroup_trainer.protocol.message import Count, Message, Name, Text, WallClock
 
 HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
@@ -191,7 +191,7 @@ class Busy(Report):
 class SnapshotFile(NamedTuple):
     """One file of a shard of a memory snapshot."""
 
-    size: int
+    size: Count
     checksum: str
     """xxh3_64, hexadecimal."""
 

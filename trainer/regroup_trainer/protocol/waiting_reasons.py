@@ -35,6 +35,7 @@ class WaitingReason(Enum):
         "the node's container runtime cannot make or start a container, and tries again"
     )
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
+    SidecarCrashing = "a container beside the main one fails each time that it is started"
     FailedMount = "a volume of a pod cannot be mounted"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
     WorkerUnresponsive = (

@@ -331,6 +331,24 @@ def test_a_hello_that_cannot_be_read_is_refused_in_one_line() -> None:
     assert "\n" not in refused.reason
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("highest", [1, 2**70], "highest.1: Input should be less than"),
+        ("snapshots", [{"number": [4, [1, 1], 1], "shards": [5]}], "shards: 5 is not below 1"),
+    ],
+)
+async def test_a_hello_with_a_number_that_cannot_be_is_answered_with_its_field(
+    setup: Setup, field: str, value: list[Any], named: str
+) -> None:
+    hello = make_hello().shortened().model_dump() | {field: value}
+    async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
+        await socket.send_str(json.dumps(hello))
+        refused = sent_message.validate_json(await socket.receive_str(timeout=10))
+    assert isinstance(refused, Refused)
+    assert named in refused.reason
+
+
 async def test_a_large_body_is_refused(setup: Setup) -> None:
     async with setup.session.put(f"{setup.url}/v1/desired", data=b"x" * 300_000) as response:
         assert response.status == 413
