@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regroup.converting.conversion import convert_documents
@@ -44,6 +44,7 @@ JUNK: tuple[Any, ...] = (
 @pytest.mark.parametrize("kind", FILES)
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6))
+@example(1614, 1)  # a sum with an enormous number of replicas
 def test_a_drawn_job_is_converted_or_refused_by_name(kind: str, seed: int, changes: int) -> None:
     random = Random(seed)
     documents = [marked(text) for text in FILES[kind]]

@@ -100,16 +100,18 @@ def test_a_member_keeps_its_own_ranks_shards_and_those_it_is_the_neighbour_for()
 
 
 OURS, EARLIER = GenerationNumber(1, 2), GenerationNumber(1, 1)
-some_held = st.lists(
-    st.builds(
-        HeldSnapshot,
-        number=st.builds(
-            SnapshotNumber, st.integers(1, 3), st.sampled_from([OURS, EARLIER]), st.integers(0, 3)
-        ),
-        shards=st.lists(st.integers(-1, 4), max_size=4).map(tuple),
-    ),
-    max_size=3,
+
+
+def parts_of(number: SnapshotNumber) -> st.SearchStrategy[HeldSnapshot]:
+    """What an agent holds of a snapshot; it may name a part twice."""
+    shards = st.lists(st.integers(0, number.shards - 1), max_size=4).map(tuple)
+    return st.builds(HeldSnapshot, number=st.just(number), shards=shards)
+
+
+some_numbers = st.builds(
+    SnapshotNumber, st.integers(1, 3), st.sampled_from([OURS, EARLIER]), st.integers(1, 3)
 )
+some_held = st.lists(some_numbers.flatmap(parts_of), max_size=3)
 
 
 def newest_complete(
@@ -129,7 +131,7 @@ def newest_complete(
     whole = [
         number
         for number in numbers
-        if number.shards and all(times[number, shard] >= enough for shard in range(number.shards))
+        if all(times[number, shard] >= enough for shard in range(number.shards))
     ]
     return max(whole, default=None)
 

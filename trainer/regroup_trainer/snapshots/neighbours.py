@@ -102,7 +102,7 @@ class SnapshotCopies:
     def _count(self, held: HeldSnapshot, domain: str, change: int) -> None:
         number = held.number
         shards = self._copies.setdefault(number, {})
-        for shard in {shard for shard in held.shards if 0 <= shard < number.shards}:
+        for shard in {*held.shards}:
             domains = shards.setdefault(shard, Counter())
             was_safe = len(domains) >= self._enough
             domains[domain] += change
