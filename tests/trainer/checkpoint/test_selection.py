@@ -16,6 +16,7 @@ from regroup_trainer.protocol.generation import (
     SnapshotNumber,
     SnapshotSource,
 )
+from regroup_trainer.protocol.ledger import Ledger
 from tests.support.checkpoints import DATA, write_checkpoint
 from tests.support.ranks import generation, train_config
 
@@ -50,6 +51,21 @@ def test_a_folder_without_the_generation_of_a_snapshot_is_not_the_jobs(layout: L
     source = SnapshotSource(number=number, places=("127.0.0.1:1",))
     with pytest.raises(FileNotFoundError, match=r"not the folder .* generation 1\.3 began"):
         select(layout, upcoming(layout).model_copy(update={"snapshot": source}))
+
+
+def test_a_job_that_has_trained_waits_for_its_folder_unless_it_is_to_start_over(
+    layout: Layout,
+) -> None:
+    def after_training(**resume: object) -> GenerationRecord:
+        record = upcoming(layout, **resume)
+        desired = record.desired.model_copy(update={"seed": Ledger(seconds={"step": 2.5})})
+        return record.model_copy(update={"desired": desired})
+
+    with pytest.raises(FileNotFoundError, match=r"not its folder .* resume\.policy: Never"):
+        select(layout, after_training())
+    assert select(layout, after_training(policy="Never")).scratch
+    write_checkpoint(layout, 10, began(layout, 1, resumed=0))
+    assert [found.step for found in select(layout, after_training()).candidates] == [10]
 
 
 def test_a_first_generation_starts_from_scratch(layout: Layout) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from regroup_trainer.checkpoint import catalog, lineage
@@ -32,6 +33,8 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     if record.snapshot:
         lineage.require_begun(layout, record.snapshot.number.generation)
     begun = lineage.begun(layout) if layout.lineage.is_dir() else ()
+    if not begun:
+        _require_untrained(layout, record.desired)
     parent = lineage.parent_of(begun, record.number)
     links = lineage.up_to(layout, parent)
     policy = policy_in_force(links, record.desired)
@@ -51,6 +54,18 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
             raise ConfigurationError(
                 "resume.policy: 'Job' is not supported yet: use Latest, Never or Step"
             )
+
+
+def _require_untrained(layout: Layout, desired: Desired) -> None:
+    """Raises FileNotFoundError where a job that has trained would start from scratch, because its
+    folder knows of no generation: its volume may be away, and another one in its place.
+    """
+    if desired.seed.seconds.get("step") and desired.resume.policy == "Latest":
+        why = (
+            "no generation, though the job has trained: this is not its folder (bring its volume "
+            "back, or set resume.policy: Never to start over)"
+        )
+        raise FileNotFoundError(errno.ENOENT, why, str(layout.lineage))
 
 
 def _without_memory(
