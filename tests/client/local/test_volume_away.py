@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,29 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
     assert require_whole_history(volume / "job") == STEPS
+
+
+def test_a_job_whose_processes_all_die_while_its_folder_is_away_does_not_start_over(
+    tmp_path: Path,
+) -> None:
+    """An empty folder is in its place meanwhile, as below a mount that is gone."""
+    job, away = tmp_path / "job", tmp_path / "away"
+    run = make_run(job, STEPS)
+
+    def strike(run: LocalRun) -> None:
+        job.rename(away)
+        (job / "logs").mkdir(parents=True)
+        assert run.kill_coordinator()
+        assert all(run.kill_worker(index) for index in range(3))
+
+    def bring_back(_run: LocalRun) -> None:
+        shutil.rmtree(job)
+        away.rename(job)
+
+    acts = [(at_step(45), strike), (ranks_wait, bring_back)]
+    assert play(run, acts).result == "completed"
+    assert [recovery.resumed_from_step for recovery in run.recoveries.values()] == [40]
+    assert require_whole_history(job) == STEPS
 
 
 def saving_is_refused(status: CoordinatorStatus) -> bool:

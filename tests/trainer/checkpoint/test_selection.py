@@ -61,7 +61,7 @@ def test_a_job_that_has_trained_waits_for_its_folder_unless_it_is_to_start_over(
         desired = record.desired.model_copy(update={"seed": Ledger(seconds={"step": 2.5})})
         return record.model_copy(update={"desired": desired})
 
-    with pytest.raises(FileNotFoundError, match=r"not its folder .* resume\.policy: Never"):
+    with pytest.raises(OSError, match=r"not its folder .* resume\.policy: Never"):
         select(layout, after_training())
     assert select(layout, after_training(policy="Never")).scratch
     write_checkpoint(layout, 10, began(layout, 1, resumed=0))

@@ -57,15 +57,15 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
 
 
 def _require_untrained(layout: Layout, desired: Desired) -> None:
-    """Raises FileNotFoundError where a job that has trained would start from scratch, because its
-    folder knows of no generation: its volume may be away, and another one in its place.
+    """Raises OSError, as a stale mount does, where a job that has trained would start from scratch,
+    because its folder knows of no generation: its volume may be away, and another one in its place.
     """
     if desired.seed.seconds.get("step") and desired.resume.policy == "Latest":
         why = (
             "no generation, though the job has trained: this is not its folder (bring its volume "
             "back, or set resume.policy: Never to start over)"
         )
-        raise FileNotFoundError(errno.ENOENT, why, str(layout.lineage))
+        raise OSError(errno.ESTALE, why, str(layout.lineage))
 
 
 def _without_memory(
