@@ -103,7 +103,7 @@ def test_a_job_whose_processes_all_die_while_its_folder_is_away_does_not_start_o
 
     acts = [(at_step(45), strike), (ranks_wait, bring_back)]
     assert play(run, acts).result == "completed"
-    assert [recovery.resumed_from_step for recovery in run.recoveries.values()] == [40]
+    assert only_recovery(run).restored_from == "Checkpoint"
     assert require_whole_history(job) == STEPS
 
 
