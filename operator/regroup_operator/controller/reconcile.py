@@ -142,7 +142,7 @@ class Reconciler:
         self._emitted = RecentNames(EVENTS_REMEMBERED)
         self._event_limit = EventLimit()
         self._problems: dict[Key, tuple[tuple[str, int, str], str]] = {}
-        """UID, generation and what is wrong with the pods that follow from that spec."""
+        """UID, generation and Python of a job, and what is wrong with the pods that follow."""
         self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
         """Each job as it was read last: the series of jobs hold the same values."""
         self._unmade_terms: dict[Key, int] = {}
