@@ -109,12 +109,6 @@ def must_be_reached(job: Job) -> set[tuple[str, int]]:
     return {coordinator, *agents}
 
 
-def recoveries(job: Job, number: int) -> list[dict[str, Any]]:
-    """Its recoveries, once that many have ended."""
-    found = job.status().get("recoveries", [])
-    return found if len([r for r in found if "downSeconds" in r]) >= number else []
-
-
 @dataclass(frozen=True)
 class Outsiders:
     """A pod of no job in each of two namespaces, and the job that they try to reach."""
@@ -158,9 +152,10 @@ def test_outsiders_reach_no_port_of_an_isolated_job_which_recovers_all_the_same(
 
     victim = enforced.worker_of_rank(job, 0)
     enforced.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
-    recovery, joining = wait_until("the replacement", lambda: recoveries(job, 2), seconds=120)
+    (recovery,) = wait_until("the recovery", job.losses, seconds=120)
     assert (recovery["restoredFrom"], recovery["lostSteps"]) == ("Peers", 0)
-    assert joining["cause"] == "resize", "the policy came between the workers"
+    job.wait_for_ranks(3, seconds=120)
+    assert len(job.losses()) == 1, "the policy came between the workers"
     wait_until("the outsiders to be shut out again", outsiders.are_shut_out, seconds=60)
     job.suspend()
     assert enforced.audit(job) == []

@@ -165,6 +165,19 @@ class Job:
         """Steps committed, by the status."""
         return int(self.status().get("progress", {}).get("step", 0))
 
+    def recoveries(self) -> list[Json]:
+        """How it went on from one generation to the next, oldest first; only those after which a
+        step was committed, since what they cost is known only then.
+        """
+        recoveries = self.status().get("recoveries", [])
+        return [recovery for recovery in recoveries if "downSeconds" in recovery]
+
+    def losses(self) -> list[Json]:
+        """Its recoveries from losses: a worker that comes after the start's grace joins by one
+        too, as a resize.
+        """
+        return [recovery for recovery in self.recoveries() if recovery["cause"] != "resize"]
+
     def condition(self, kind: str) -> Json:
         """A condition; empty while there is none."""
         return next((c for c in self.status().get("conditions", ()) if c["type"] == kind), {})
