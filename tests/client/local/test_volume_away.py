@@ -84,8 +84,9 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     assert require_whole_history(volume / "job") == STEPS
 
 
-def test_a_job_whose_processes_all_die_while_its_folder_is_away_does_not_start_over(
-    tmp_path: Path,
+@pytest.mark.parametrize("coordinator_dies", [True, False])
+def test_a_job_whose_processes_die_while_its_folder_is_away_does_not_start_over(
+    tmp_path: Path, coordinator_dies: bool
 ) -> None:
     """An empty folder is in its place meanwhile, as below a mount that is gone."""
     job, away = tmp_path / "job", tmp_path / "away"
@@ -94,7 +95,7 @@ def test_a_job_whose_processes_all_die_while_its_folder_is_away_does_not_start_o
     def strike(run: LocalRun) -> None:
         job.rename(away)
         (job / "logs").mkdir(parents=True)
-        assert run.kill_coordinator()
+        assert not coordinator_dies or run.kill_coordinator()
         assert all(run.kill_worker(index) for index in range(3))
 
     def bring_back(_run: LocalRun) -> None:

@@ -432,7 +432,7 @@ class Coordinator:
         because = self._restored_from(holdings, before, end)
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
-        desired = desired_of_next(state)
+        desired = desired_of_next(state, because[0])
         record = make_record(number, chosen, desired, because, snapshot, failures)
         state.account.spend("pending" if before is None else "idle", now, state.members.ranks)
         state.current = CurrentGeneration(

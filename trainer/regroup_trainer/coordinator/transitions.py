@@ -19,7 +19,7 @@ from regroup_trainer.coordinator.membership import Members
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.generation import Decision
+from regroup_trainer.protocol.generation import Decision, RestoredFrom
 from regroup_trainer.protocol.job_status import RequestAnswer
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import CheckpointFailed, CheckpointSaved
@@ -191,12 +191,16 @@ def request_restart(state: State, current: CurrentGeneration, now: float) -> Non
             current.failure = Failure(now, "resize", text)
 
 
-def desired_of_next(state: State) -> Desired:
+def desired_of_next(state: State, restored_from: RestoredFrom) -> Desired:
     """What the next generation is to be: of a restart, which checkpoint to start from.
 
-    The lineage makes a policy count once, for the first generation that has it.
+    The lineage makes a policy count once, for the first generation that has it. Ranks that read
+    their state from the volume are sent the ledger so far: where the job has trained, a folder
+    without a generation is not the job's.
     """
     desired = state.desired
+    if restored_from == "Checkpoint":
+        desired = desired.model_copy(update={"seed": state.account.ledger()})
     if desired.restart_request and not state.restarts_now:
         return desired.model_copy(update={"restart_request": ""})
     step = desired.restart_step if state.restarts_now else None
