@@ -72,9 +72,11 @@ ARG UV_CACHE_DIR=/var/cache/uv
 # torch's CUDA build is available.
 ARG TORCH_SLIM=0
 COPY tools/install_dependencies.sh tools/slim_torch.sh requirements/build.txt requirements/trainer.txt /tmp/build/
+# pip is for what a job adds (`packages=` of the Python client).
 # Some of torch's .py files are templates. compileall reports them and continues.
 RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=type=secret,id=environment \
     sh /tmp/build/install_dependencies.sh trainer.txt /opt/regroup \
+    && /opt/regroup/bin/python -m ensurepip --default-pip > /dev/null \
     && if [ "$TORCH_SLIM" = 1 ]; then sh /tmp/build/slim_torch.sh /opt/regroup; fi \
     && { python -m compileall -q -j 0 /opt/regroup/lib || true; } \
     && rm -r /tmp/build

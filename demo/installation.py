@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +81,14 @@ def install(stage: Stage, built: dict[str, Image], screen: Screen) -> None:
 
 
 def helm_install(
-    kubectl: Kubectl, built: dict[str, Image], chart: Path = ROOT / "charts/regroup"
+    kubectl: Kubectl,
+    built: dict[str, Image],
+    chart: Path = ROOT / "charts/regroup",
+    options: Sequence[str] = (),
 ) -> None:
-    """Install or upgrade the release and wait until the operator is ready. Raises CommandError."""
+    """Install or upgrade the release and wait until the operator is ready. `options`: of helm.
+    Raises CommandError.
+    """
     values = {
         "image.repository": built["operator"].repository,
         "image.tag": built["operator"].tag,
@@ -100,6 +106,7 @@ def helm_install(
         str(chart),
         *where,
         *settings,
+        *options,
         "--wait",
         "--timeout",
         "120s",

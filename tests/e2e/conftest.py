@@ -131,6 +131,10 @@ class Installation:
         self.claim(name, self.namespace, storageClassName=name, resources=size)
         return name
 
+    def address_of_machine(self) -> str:
+        """The address under which pods reach a server of this test."""
+        return self._devcluster().plane.block.host
+
     def process_of_rank(self, job: Job, rank: int) -> int:
         """The process on this machine that is a rank of the job."""
 

@@ -5,7 +5,7 @@ and is uninstalled: as `docs/tasks/upgrade.md` says, with the images of both rel
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(3000)]
 
 CHART = ROOT / "charts/regroup"
 WORKERS = 2
+KEEP_VALUES = "--reset-then-reuse-values"
+LABEL, RAISED = "owner", "150m"
+CHANGED = (
+    f"podLabels.{LABEL}=ml",
+    "logLevel=DEBUG",
+    f"coordinator.resources.requests.cpu={RAISED}",
+    "dashboards.enabled=false",
+    "metrics.port=8090",
+    "priorityClassName=system-cluster-critical",
+)
+"""Values that the owner of the former release has changed: their upgrade keeps them."""
 
 
 class Releases:
@@ -37,13 +48,22 @@ class Releases:
         images = [*self.former[1].values(), *self.present[1].values()]
         installation.stage.load({image.name: image.path for image in images}, screen)
 
-    def change_to(self, release: tuple[Path, dict[str, Image]]) -> None:
-        """Install it, after the operator before has ended."""
+    def change_to(self, release: tuple[Path, dict[str, Image]], *values: str) -> None:
+        """Install it, after the operator before has ended; `values` that were changed before stay,
+        too.
+        """
         where = ("-n", installing.SYSTEM)
         if self._installation.kubectl.read("deployments", *where)["items"]:
             self._installation.scale_operator(0)
         chart, images = release
-        installing.helm_install(self._installation.kubectl, images, chart)
+        settings = [part for value in values for part in ("--set", value)]
+        options = (KEEP_VALUES, *settings)
+        installing.helm_install(self._installation.kubectl, images, chart, options)
+
+    def operator_pod(self) -> dict[str, Any]:
+        """The template of the installed operator's pods."""
+        found = self._installation.kubectl.read("deployments", "-n", installing.SYSTEM)["items"]
+        return dict(found[0]["spec"]["template"])
 
     def uninstall(self) -> None:
         """As a user would."""
@@ -55,7 +75,7 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
     bare_installation: Installation, tmp_path: Path
 ) -> None:
     releases = Releases(bare_installation, tmp_path)
-    releases.change_to(releases.former)
+    releases.change_to(releases.former, *CHANGED)
     job = bare_installation.start(make_job(replicas=WORKERS, steps=10_000_000))
     job.wait_until_whole_and_saved()
     before = _course(job)
@@ -63,6 +83,9 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
     releases.change_to(releases.present)
     _wait_until_followed(job)
     assert _course(job) == before
+    operator = releases.operator_pod()
+    assert operator["metadata"]["labels"][LABEL] == "ml"
+    assert operator["spec"]["priorityClassName"] == "system-cluster-critical"
     assert job.status()["protocolVersion"] == PROTOCOL
     _lose_a_worker(bare_installation, job)
     before = _course(job)
@@ -79,6 +102,8 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
     _wait_until_followed(job)
     assert job.step() > saved
     assert all(TAG not in image for image in _images(job)), "it runs the release of today"
+    (container,) = job.coordinator()["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == RAISED
     before = _course(job)
 
     releases.uninstall()

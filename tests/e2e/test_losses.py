@@ -21,17 +21,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Installation) -> None:
-    job = installation.start(make_job("pod-kill"))
+    job = installation.start(make_job("pod-kill", steps=50_000))
     saved = job.wait_until_whole_and_saved()
     victim = installation.worker_of_rank(job, 0)
     installation.kubectl(
         "delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force"
     )
-    job.wait_for_condition("Complete", seconds=240)
-    (recovery,) = job.losses()
+    (recovery,) = wait_until("the recovery", job.losses, seconds=60)
     assert (recovery["restoredFrom"], recovery["lostSteps"]) == ("Peers", 0)
     assert recovery["resumedFromStep"] >= saved
+    job.wait_for_ranks(3, seconds=120)
     assert victim not in {pod["metadata"]["name"] for pod in job.pods("worker")}
+    job.suspend()
     assert installation.audit(job) == []
 
 

@@ -6,31 +6,17 @@ import ensurepip
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from regroup.training_client import install_packages
-from tests.support.loopback_server import LoopbackServer, QuietHandler
+from tests.support.package_index import Index, make_wheel
 
 BUNDLED = Path(ensurepip.__file__).parent / "_bundled"
 PIP = next(BUNDLED.glob("pip-*.whl"), None)
 needs_pip = pytest.mark.skipif(PIP is None, reason="this Python brings no pip")
-
-
-def make_wheel(folder: Path, name: str, *needs: str) -> None:
-    """A package without a line of code."""
-    record, info = f"{name}-1.0.dist-info/RECORD", f"{name}-1.0.dist-info"
-    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"]
-    metadata += [f"Requires-Dist: {need}\n" for need in needs]
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", "")
-        wheel.writestr(f"{info}/METADATA", "".join(metadata))
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr(record, f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{record},,\n")
 
 
 def install(
@@ -72,42 +58,13 @@ def test_what_is_there_already_and_what_cannot_be_had(tmp_path: Path) -> None:
     assert "No matching distribution found for nobody-has-this" in done.stderr
 
 
-class Index(LoopbackServer):
-    """An index of the packages in a folder, at the address of a node as others reach it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        super().__init__("127.0.0.1", 0)
-
-    @property
-    def url(self) -> str:
-        """With a password."""
-        return f"http://user:secret@127.0.0.1:{self._server.server_port}/simple"
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        folder = self._folder
-        pages = {"/simple/wanted/": b'<a href="/wanted-1.0-py3-none-any.whl">wanted</a>'}
-
-        class Handler(QuietHandler):
-            def do_GET(self) -> None:
-                file = folder / self.path.rpartition("/")[2]
-                body = pages.get(self.path) or (file.read_bytes() if file.is_file() else b"")
-                self.send_response(200 if body else 404)
-                self.send_header("Content-Type", "text/html" if self.path in pages else "x/wheel")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        return Handler
-
-
 @needs_pip
 def test_an_index_is_asked_and_one_that_is_away_is_named_without_its_password(
     tmp_path: Path,
 ) -> None:
     make_wheel(tmp_path, "wanted")
     (tmp_path / "out").mkdir()
-    with Index(tmp_path) as server:
+    with Index(tmp_path, "127.0.0.1") as server:
         index = {"PIP_INDEX_URL": server.url, "PIP_RETRIES": "0"}
         done = install(tmp_path, "wanted", index=index)
         assert done.returncode == 0, done.stderr
