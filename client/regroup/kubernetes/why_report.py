@@ -253,7 +253,7 @@ def _ended(pod: PodRecord, now: datetime) -> str:
     end, container, last = pod.end, "its container", ""
     if pod.waiting_container and pod.waiting_end is not None:
         end, container = pod.waiting_end, f"container {pod.waiting_container}"
-        last = f": {end.last_line}" if end.last_line else ""
+        last = end.last_line_suffix
     if end is None:
         return ""
     when = f" {ago(end.time, now)}" if end.time else ""
