@@ -101,14 +101,15 @@ def find_problems(file: Path, on_cluster: bool = True) -> tuple[JobFile, list[Pr
     from regroup.cli.validation import validate as problems_of
 
     shown = click.format_filename(file)
+    documents, line, message = [], 0, "is empty: give the file of a job"
     try:
         documents = read_documents(file)
     except ManifestError as error:
-        return JobFile([], None), [Problem(shown, error.line, "", error.message)]
+        line, message = error.line, error.message
     except OSError as error:
-        return JobFile([], None), [Problem(shown, 0, "", error.strerror or str(error))]
+        message = error.strerror or str(error)
     if not documents:
-        return JobFile([], None), [Problem(shown, 0, "", "is empty: give the file of a job")]
+        return JobFile([], None), [Problem(shown, line, "", message)]
     found, problems = separate(documents)
     of_jobs = [problem for job in found.jobs for problem in problems_of(job, on_cluster)]
     problems += of_jobs or ([] if problems else mismatches(found))

@@ -40,6 +40,11 @@ _INPUT = "ranks read no input: give the script the file's name"
 _OUTPUT = "what ranks write is in the pod's log"
 _SETS_UP = "the image has to bring what it sets up"
 _UNKNOWN = "its value is not known here"
+_PATTERN = re.compile(
+    r"""~(?:/[^$`]*)?  |  [^$`]*\*[^$`]*  |  [^$`]*\{[^{}\s"':]*,[^{}\s"':]*\}[^$`]*""", re.VERBOSE
+)
+"""Names of files that a shell completes, and lists that it writes out."""
+_OF_KUBERNETES = re.compile(r"[^$`]*(?:\$\([A-Za-z_][\w.-]*\)[^$`]*)*")
 
 
 @dataclass(frozen=True)
@@ -352,13 +357,6 @@ def _open_words(words: Sequence[str], in_shell: bool) -> list[str]:
             for word in patterns
         ),
     ]
-
-
-_PATTERN = re.compile(
-    r"""~(?:/[^$`]*)?  |  [^$`]*\*[^$`]*  |  [^$`]*\{[^{}\s"':]*,[^{}\s"':]*\}[^$`]*""", re.VERBOSE
-)
-"""Names of files that a shell completes, and lists that it writes out."""
-_OF_KUBERNETES = re.compile(r"[^$`]*(?:\$\([A-Za-z_][\w.-]*\)[^$`]*)*")
 
 
 _TARGETS = {

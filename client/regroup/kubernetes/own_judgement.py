@@ -69,8 +69,7 @@ def _sidecar(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Findi
     what = f"container {pod.waiting_container} of pod {pod.name} on node {pod.node}"
     text = f"{what} fails each time that it is started"
     if (end := pod.waiting_end) is not None:
-        text += f": it ended last with exit code {end.exit_code}"
-        text += f": {end.last_line}" if end.last_line else ""
+        text += f": it ended last with exit code {end.exit_code}{end.last_line_suffix}"
     return "SidecarCrashing", text
 
 

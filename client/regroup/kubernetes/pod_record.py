@@ -27,9 +27,10 @@ class ContainerEnd:
     """Whether the container has been started again since."""
 
     @property
-    def last_line(self) -> str:
-        """What it wrote last, where the kubelet keeps that."""
-        return (self.message.strip().splitlines() or [""])[-1].strip()
+    def last_line_suffix(self) -> str:
+        """A colon and what it wrote last; empty where the kubelet keeps nothing."""
+        lines = self.message.strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def _ended(pod: PodRecord, now: datetime) -> str:
     end, container, last = pod.end, "its container", ""
     if pod.waiting_container and pod.waiting_end is not None:
         end, container = pod.waiting_end, f"container {pod.waiting_container}"
-        last = f": {end.last_line}" if end.last_line else ""
+        last = end.last_line_suffix
     if end is None:
         return ""
     when = f" {ago(end.time, now)}" if end.time else ""
@@ -281,7 +281,7 @@ def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
 
 def why_lines(report: WhyReport, width: int) -> list[str]:
     """The report for a person."""
-    lines = paragraph(f"{_head(report)}: {report.reason}: {report.message}", width)
+    lines = paragraph(_first_sentence(report), width)
     if report.judged_by != "operator":
         lines += paragraph(
             "(Judged by kubectl trainingjob from pods and events: the operator is away.)", width
@@ -295,13 +295,13 @@ def why_lines(report: WhyReport, width: int) -> list[str]:
     return lines
 
 
-def _head(report: WhyReport) -> str:
+def _first_sentence(report: WhyReport) -> str:
+    if report.heals == IT_TRAINS:
+        return f"{report.name} trains: {report.message.removeprefix('training: ')}"
     if report.judged_by != "operator":
-        return f"{report.name}, without an operator"
-    if report.heals == HAS_ENDED:
-        return f"{report.name} has ended"
-    if report.trains:
-        return (
-            f"{report.name} trains" if report.heals == IT_TRAINS else f"{report.name} trains, but"
-        )
-    return f"{report.name} does not train"
+        head = f"{report.name}, without an operator"
+    elif report.heals == HAS_ENDED:
+        head = f"{report.name} has ended"
+    else:
+        head = f"{report.name} {'trains, but' if report.trains else 'does not train'}"
+    return f"{head}: {report.reason}: {report.message}"

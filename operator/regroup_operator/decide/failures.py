@@ -134,19 +134,24 @@ def describe(pod: Pod, rule: Rule) -> str:
     code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
     name = f"{rule.name} {pod.ended_container}" if pod.ended_container else rule.name
     ended = f"{pod.role} pod {pod.name}{where} ended{code} ({name})"
-    why = _WHY.get(rule.name) or _why(pod)
-    if not why and rule.cause == "application":
+    no_reason = ""
+    if rule.cause == "application":
         which = f" -c {pod.ended_container}" if pod.ended_container else ""
-        why = f"it gave no reason (see kubectl logs {pod.name}{which})"
-    return f"{ended}: {why}" if why else ended
+        no_reason = f"it gave no reason (see kubectl logs {pod.name}{which})"
+    return _with_why(ended, pod, rule, no_reason)
 
 
 def describe_last_end(pod: Pod) -> str:
     """How a container that is started again and again ended last; empty where nothing shows it."""
     if pod.exit_code is None:
         return ""
-    why = _WHY.get(classify(pod).name) or _why(pod)
     ended = f"it ended last with exit code {pod.exit_code}"
+    return _with_why(ended, pod, classify(pod))
+
+
+def _with_why(ended: str, pod: Pod, rule: Rule, otherwise: str = "") -> str:
+    """`ended`, and why, where that is known; else `otherwise`."""
+    why = _WHY.get(rule.name) or _why(pod) or otherwise
     return f"{ended}: {why}" if why else ended
 
 

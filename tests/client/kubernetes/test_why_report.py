@@ -92,9 +92,17 @@ def test_the_evidence_is_named_with_its_source() -> None:
     assert "gpt-w0-1" not in text
 
 
-def test_a_job_that_trains() -> None:
-    lines = why_lines(explain(Scene(TRAINING, PRESENT), NOW), 80)
-    assert lines[0] == "gpt trains: Training: workers training: 3"
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("training: step 120 of 500 on 3 workers", "gpt trains: step 120 of 500 on 3 workers"),
+        ("running train.py on 3 workers", "gpt trains: running train.py on 3 workers"),
+    ],
+)
+def test_a_job_that_trains_says_so_once(message: str, sentence: str) -> None:
+    job = job_record(running_status(message=message))
+    lines = why_lines(explain(Scene(job, PRESENT), NOW), 80)
+    assert lines[0] == sentence
     assert not any(line.startswith("Do:") for line in lines)
 
 

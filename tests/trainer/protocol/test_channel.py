@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,23 @@ async def test_a_rank_that_died_had_a_session_until_the_next_generation(recorder
     assert not recorder.sockets.has_session(NUMBER, 1)
     recorder.sockets.forget()
     assert not recorder.sockets.has_session(NUMBER, 0)
+
+
+async def test_the_end_of_the_agent_logs_no_error_for_a_rank_that_is_connected(
+    recorder: Recorder,
+) -> None:
+    errors: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, error: errors.append(error))
+    with recorder.channel() as channel:
+        channel.send(RESTORED)
+        await recorder.wait_for(1)
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for connection in connections:
+            connection.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait(connections)
+    assert not errors
 
 
 async def test_a_script_that_reports_has_no_session(recorder: Recorder) -> None:

@@ -86,6 +86,12 @@ class RankSockets:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # asyncio of Python 3.11 logs an error where this task ends as cancelled.
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await self._receive(reader, writer)
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read the reports of a connection until it ends."""
         try:
             known = False
             while line := await reader.readline():
@@ -100,14 +106,11 @@ class RankSockets:
                 "program with one release of Regroup",
                 describe_invalid(error),
             )
-        except ConnectionError:
-            pass
         finally:
             for key in [key for key, known_as in self._writers.items() if known_as is writer]:
                 del self._writers[key]
             writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            await writer.wait_closed()
 
     def _register(self, key: tuple[GenerationNumber, int], writer: asyncio.StreamWriter) -> None:
         self._writers[key] = writer
