@@ -23,6 +23,7 @@ from regroup.kubernetes.text_tables import bullets, paragraph
 from regroup_operator.api.resource import Object
 
 EVENTS_SHOWN = 6
+LINES_SHOWN = 3
 PODS_SHOWN = 8
 RECENT_SECONDS = 3600.0
 """Older events and recoveries are no evidence."""
@@ -128,6 +129,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
     else:
         reason, message, heals, what_to_do = _by_the_operator(job, now)
+    message, _, written = message.partition("\n")
     return WhyReport(
         namespace=job.namespace,
         name=job.name,
@@ -137,7 +139,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         judged_by=judge,
         heals=heals,
         what_to_do=what_to_do,
-        evidence=tuple(_evidence(scene, message, now)),
+        evidence=(*_evidence(scene, message, now), *_written(written, message)),
         not_seen=tuple(scene.gaps),
     )
 
@@ -215,7 +217,7 @@ def _conditions(job: JobRecord, message: str) -> Iterator[str]:
     ready = job.status.condition("Ready")
     said = f"{message}\n{ready.message if ready is not None else ''}"
     for condition in notable(job.status.conditions):
-        if condition.type != "Ready" and condition.message not in said:
+        if condition.type != "Ready" and _sentence(condition.message) not in said:
             yield f"condition {job_summary.condition_sentence(condition)}"
 
 
@@ -273,7 +275,19 @@ def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
         times = f", {event.count} times" if event.count > 1 else ""
         about = f" about {event.kind.lower()} {event.name}" if event.kind != "TrainingJob" else ""
         more = f" (and {len(older)} more like this)" if older else ""
-        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}{more}"
+        said = f"{_sentence(event.message)}{more}"
+        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {said}"
+
+
+def _written(lines: str, message: str) -> Iterator[str]:
+    """What the program that failed has written last, beyond what the message repeats."""
+    new = [line for line in lines.splitlines() if line.strip() and line.strip() not in message]
+    yield from (f"its program wrote: {line.strip()}" for line in new[-LINES_SHOWN:])
+
+
+def _sentence(message: str) -> str:
+    """A message without the lines of a program that may follow it."""
+    return message.partition("\n")[0]
 
 
 # --- text -----------------------------------------------------------------------------------------

@@ -380,3 +380,20 @@ def test_a_job_of_another_release_may_have_an_unknown_reason() -> None:
     report = explain(Scene(job, PRESENT), NOW)
     assert (report.reason, report.message) == ("SomethingNew", "what is new")
     assert report.what_to_do.startswith("read the message")
+
+
+def test_what_a_program_wrote_is_evidence_and_no_part_of_the_sentence() -> None:
+    error = "NonFiniteError: steps 3 to 12: the loss is not finite"
+    wrote = [f"step {step}: the update was skipped" for step in range(3, 12)]
+    message = "\n".join([f"rank 0 ended with exit code 2: {error}", *wrote, error[:30]])
+    failed = running_status(
+        phase="Failed", conditions=[condition("Failed", "True", "TrainingFailed", message)]
+    )
+    events = read_events([event_object("Failed", message)])
+    report = explain(Scene(job_record(failed), PRESENT, events=events), NOW)
+    assert report.message == f"rank 0 ended with exit code 2: {error}"
+    assert [line for line in report.evidence if "skipped" in line] == [
+        f"its program wrote: step {step}: the update was skipped" for step in (9, 10, 11)
+    ]
+    (event,) = (line for line in report.evidence if line.startswith("event"))
+    assert event == f"event Failed, 60s ago: {report.message}"
