@@ -44,7 +44,7 @@ def test_packages_come_from_an_index_on_the_network_of_the_nodes(
             workers=2,
             claim="shared",
             packages=["wanted"],
-            package_index=PackageIndex(url=index.url),
+            package_index=PackageIndex(url=index.url, trusted=True),
         )
         status = job.wait(timeout=240)
     assert status.phase == "Succeeded", status.message

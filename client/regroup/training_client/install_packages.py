@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from urllib.parse import urlsplit
 
 REACH_SECONDS = 5.0
 """For a connection to the index."""
+TRUSTED = "PACKAGE_INDEX_TRUSTED"
+"""Set where the job's owner trusts an index without a certificate that pip can check."""
 
 
 def main(folder: str, packages: list[str]) -> int:
@@ -33,7 +36,12 @@ def main(folder: str, packages: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    quiet = ["--disable-pip-version-check", "--no-cache-dir", "--no-input"]
+    quiet = [
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--no-input",
+        *trust_options(os.environ),
+    ]
     report = Path(folder) / ".report.json"
     asked = [*pip, "install", *quiet, "--dry-run", "--report", str(report), *packages]
     if code := subprocess.call(asked):
@@ -49,15 +57,26 @@ def main(folder: str, packages: list[str]) -> int:
     return subprocess.call([*pip, "install", *quiet, *into, *missing])
 
 
+def trust_options(variables: Mapping[str, str]) -> list[str]:
+    """pip's option for an index that the job's owner trusts."""
+    host = re.sub(r".*?//(?:[^/]*@)?([^/]*).*", r"\1", variables.get("PIP_INDEX_URL", ""))
+    return ["--trusted-host", host] if variables.get(TRUSTED) else []
+
+
 def index_problem(variables: Mapping[str, str]) -> str:
-    """Why the index that the job names is not reached; empty where it is, or nothing is known. pip
-    itself says of an index that is away that it lacks the package.
+    """Why pip cannot use the index that the job names; empty where it can, or nothing is known. pip
+    itself says of an index that is away, or that it does not trust, that it lacks the package.
     """
     try:
         index = urlsplit(variables.get("PIP_INDEX_URL", ""))
         host, port = index.hostname, index.port or (80 if index.scheme == "http" else 443)
     except ValueError:
         return "the address of the index is none: see package_index, or key index-url of its Secret"
+    if host and index.scheme == "http" and not (_is_of_pod(host) or variables.get(TRUSTED)):
+        return (
+            f"pip does not trust the index {host}:{port}, which is reached without TLS: give it an "
+            "https address, or set PackageIndex(trusted=True) where nobody can come between"
+        )
     if not host or urllib.request.getproxies():
         return ""
     try:
@@ -68,6 +87,11 @@ def index_problem(variables: Mapping[str, str]) -> str:
             "and the network policies between"
         )
     return ""
+
+
+def _is_of_pod(host: str) -> bool:
+    """Whether it is an address of the pod itself, which pip trusts."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def pip_command() -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from regroup.converting.inline_code import CODE_FOLDER, code_name
 from regroup.kubernetes.submission import JobFlags, job_of_flags
 from regroup.training_client.client_errors import TrainingClientError
+from regroup.training_client.install_packages import TRUSTED
 from regroup.training_client.training_job import PackageIndex, TrainingJob, TrainOptions
 from regroup_operator.api.names import DOMAIN, MAIN_CONTAINER
 from regroup_operator.api.resource import API_VERSION, KIND, Object
@@ -133,13 +134,14 @@ def _installer(packages: Packages) -> Object:
 
 
 def _index(index: PackageIndex | None) -> list[Object]:
-    """The variable by which pip knows its index."""
+    """The variables by which pip knows its index."""
     if index is None:
         return []
+    trusted = [{"name": TRUSTED, "value": "1"}] if index.trusted else []
     if index.secret is None:
-        return [{"name": "PIP_INDEX_URL", "value": index.url}]
+        return [{"name": "PIP_INDEX_URL", "value": index.url}, *trusted]
     key = {"secretKeyRef": {"name": index.secret, "key": _INDEX_KEY}}
-    return [{"name": "PIP_INDEX_URL", "valueFrom": key}]
+    return [{"name": "PIP_INDEX_URL", "valueFrom": key}, *trusted]
 
 
 def code_object(job: str, files: Mapping[str, bytes]) -> Object:

@@ -40,6 +40,8 @@ class PackageIndex:
     """Without a password: everybody who may read the job sees it."""
     secret: str | None = None
     """A Secret of the job's namespace. Its key `index-url` has the URL, with user and password."""
+    trusted: bool = False
+    """Whether pip may use it without TLS, or with a certificate that it cannot check."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.secret is None):

@@ -79,6 +79,23 @@ def test_an_index_is_asked_and_one_that_is_away_is_named_without_its_password(
     assert "secret" not in away.stdout + last
 
 
+@needs_pip
+def test_an_index_without_tls_is_used_where_its_owner_trusts_it(tmp_path: Path) -> None:
+    """pip trusts the addresses of its own machine in any case."""
+    make_wheel(tmp_path, "wanted")
+    (tmp_path / "out").mkdir()
+    with Index(tmp_path, "127.0.0.1") as server:
+        trusted = {"PIP_INDEX_URL": server.url, install_packages.TRUSTED: "1"}
+        done = install(tmp_path, "wanted", index=trusted)
+    assert done.returncode == 0, done.stderr
+    other = {"PIP_INDEX_URL": "http://user:secret@[2001:db8::1]:3141/simple"}
+    problem = install_packages.index_problem(other)
+    assert problem.startswith("pip does not trust the index 2001:db8::1:3141, which is reached")
+    options = install_packages.trust_options({**other, install_packages.TRUSTED: "1"})
+    assert options == ["--trusted-host", "[2001:db8::1]:3141"]
+    assert install_packages.trust_options(other) == []
+
+
 def test_an_index_without_an_address_or_behind_a_proxy_is_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -105,6 +105,16 @@ def test_an_index_with_a_password_stays_in_its_secret() -> None:
         PackageIndex()
 
 
+def test_an_index_without_tls_is_trusted_only_where_that_is_said() -> None:
+    def variables(index: PackageIndex) -> set[str]:
+        pod = make(Packages(["x"], index))["spec"]["template"]["spec"]
+        return {entry["name"] for entry in pod["initContainers"][0]["env"]}
+
+    url = "http://devpi.tools:3141/simple"
+    trusted = variables(PackageIndex(url=url, trusted=True))
+    assert trusted - variables(PackageIndex(url=url)) == {"PACKAGE_INDEX_TRUSTED"}
+
+
 def test_the_config_map_has_the_name_that_the_job_mounts() -> None:
     made = code_object("gpt", {"main.py": b"\xff\x00"})
     (volume,) = make()["spec"]["template"]["spec"]["volumes"]
