@@ -23,7 +23,8 @@ from tools.progress import ToolError, report, run_tool, step
 from tools.pythons import ROOT, supported_pythons
 from tools.venv import uv_binary
 
-_TOOLS = ("ca-certificates", "make", "iproute2", "git", "g++")  # g++: for training.compile
+_TOOLS = ("ca-certificates", "make", "iproute2", "git", "g++", "e2fsprogs")
+"""g++: for training.compile; e2fsprogs: for tests with a volume that does not answer."""
 _ALSO = {TRIXIE: ("ubuntu-archive-keyring",)}
 _KEPT = {".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
 """Files in the copy of the working tree that stay for the next run."""

@@ -21,7 +21,10 @@ from soak.volume import SoakVolume
 from soak.volume_faults import volume_errors
 from tests.support.soak_site import FakeJob, FakeSite, aim
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
+pytestmark = [
+    pytest.mark.cluster,  # FUSE comes from Debian, for Debian's own Python
+    pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system"),
+]
 
 
 @pytest.fixture

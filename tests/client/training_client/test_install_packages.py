@@ -6,6 +6,7 @@ import ensurepip
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from regroup.training_client import install_packages
 from tests.support.package_index import Index, make_wheel
 
 BUNDLED = Path(ensurepip.__file__).parent / "_bundled"
-PIP = next(BUNDLED.glob("pip-*.whl"), None)
+FOLDER = sysconfig.get_config_var("WHEEL_PKG_DIR") or BUNDLED  # Debian has them elsewhere
+PIP = next(Path(FOLDER).glob("pip-*.whl"), None)
 needs_pip = pytest.mark.skipif(PIP is None, reason="this Python brings no pip")
 
 

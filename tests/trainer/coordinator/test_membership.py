@@ -16,6 +16,8 @@ from regroup_trainer.coordinator.membership import (
     expired,
 )
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.coordinator_simulation import TICK, Job, SimulatedAgent, make_desired
 from tests.support.generations import make_hello
 
@@ -176,6 +178,23 @@ def test_a_successor_that_is_paused_still_waits_for_the_members_of_its_predecess
         agent.connects = agent.heartbeats_arrive = True
     job.wait(1.0)
     assert_adopted(job, 3)
+
+
+def test_of_each_kind_the_newest_report_before_an_adoption_is_kept() -> None:
+    """Whatever an agent sends, and for how long the others are waited for."""
+    job, agents = start()
+    number, rank = job.record.number, agents[1].state.local_ranks()[0]
+    for agent in (agents[0], agents[2]):
+        agent.connects = agent.heartbeats_arrive = False
+    job.start_coordinator(2)
+    job.wait(0.2)
+    report = Progress(generation=number, rank=rank, step=agents[1].step, time=job.now)
+    for step in range(50):
+        job.send(agents[1], report.model_copy(update={"step": report.step + step}))
+    job.send(agents[1], report.model_copy(update={"rank": 2}))
+    job.send(agents[1], report.model_copy(update={"generation": GenerationNumber(1, 9)}))
+    (kept,) = job.core.state.members[agents[1].name].early.values()
+    assert kept == report.model_copy(update={"step": report.step + 49})
 
 
 def assert_adopted(job: Job, workers: int) -> None:

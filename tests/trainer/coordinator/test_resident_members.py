@@ -221,6 +221,22 @@ def test_a_new_coordinator_learns_of_parked_ranks_and_uses_their_state() -> None
     assert job.core.state.current.record.restored_from == "Peers"
 
 
+def test_a_new_coordinator_uses_the_state_of_ranks_that_park_while_it_waits_for_others() -> None:
+    """Their agents connected before they noticed that a peer had died."""
+    job, agents = start()
+    at = job.step
+    agents[1].alive = False
+    job.start_coordinator(2)
+    job.wait(0.2)
+    assert job.core.state.current is None
+    for agent in (agents[0], agents[2]):
+        job.leave_generation(agent)
+    job.wait(4.0)
+    assert job.indices == [0, 2]
+    assert last_recovery(job)[0] == "Peers"
+    assert job.resumed[job.record.number] >= at
+
+
 def test_when_all_holders_of_the_state_are_gone_the_checkpoint_serves() -> None:
     job, agents = start()
     for agent in agents:

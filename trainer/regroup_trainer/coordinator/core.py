@@ -270,6 +270,8 @@ class Coordinator:
     def _on_reports(self, message: Reports | Report, member: Member, now: float) -> list[Effect]:
         """One decision follows all reports of a message, and none those that change nothing."""
         reports = message.reports if isinstance(message, Reports) else (message,)
+        if self.state.current is None:
+            member.note_early(reports)
         current = [report for report in reports if self._is_current(report)]
         for report in current:
             on_report(self.state, report, member, now)

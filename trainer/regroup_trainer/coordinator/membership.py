@@ -26,11 +26,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.rank_messages import Report
 
 SUSPECT_HEARTBEATS = 2
 """Missed heartbeats that make a member suspect."""
@@ -64,10 +65,26 @@ class Member:
     """Seconds by which its heartbeats were sent late: the greatest that counts."""
     delay_at: float = 0.0
 
+    early: dict[tuple[type[Report], int], Report] = field(default_factory=dict)
+    """What it reported since its hello on a generation that is not adopted yet: the newest of each
+    kind and rank.
+    """
+
     @property
     def name(self) -> str:
         """The UID of its pod."""
         return self.hello.member
+
+    def note_early(self, reports: Iterable[Report]) -> None:
+        """It reported on its generation, which is not adopted yet."""
+        record = self.hello.record
+        place = record.place_of(self.name) if record else None
+        if record is None or place is None:
+            return
+        for report in reports:
+            if report.generation == record.number and report.rank in place.own_ranks:
+                self.early.pop((type(report), report.rank), None)  # the newest is the last
+                self.early[type(report), report.rank] = report
 
     def note_delay(self, delay: float, now: float) -> None:
         """A heartbeat was sent `delay` seconds late."""

@@ -33,12 +33,15 @@ def register(state: State, numbers: ReservedNumbers, hello: Hello, now: float) -
 
 
 def resync(state: State, hello: Hello, now: float) -> None:
-    """A member of the current generation is back: repeat what the old connection may have lost."""
+    """A member of the current generation is back: repeat what the old connection may have lost, and
+    what it reported before this coordinator adopted the generation.
+    """
     member = state.members[hello.member]
     if hello.progress is not None:
         on_report(state, hello.progress, member, now)
-    for report in (*hello.busy, *hello.ended):
+    for report in (*hello.busy, *hello.ended, *member.early.values()):
         on_report(state, report, member, now)
+    member.early.clear()
     current = state.current
     if current is None:
         return

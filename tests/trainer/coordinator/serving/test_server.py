@@ -655,7 +655,7 @@ async def test_a_terminated_coordinator_begins_the_generation_that_follows_one_w
 ) -> None:
     """A successor takes seconds to start, in which nobody would train."""
     patient = {"heartbeat_milliseconds": 10_000, "timeout_milliseconds": 30_000}
-    async with serving(tmp_path, replicas=3, **patient) as setup:
+    async with serving(tmp_path, replicas=3, start_grace_seconds=60.0, **patient) as setup:
         sockets = [await setup.join(make_hello(index)) for index in range(3)]
         first = await asyncio.to_thread(
             wait_until, "a generation", lambda: setup.core.state.current
