@@ -197,6 +197,7 @@ USED = {
     ("services", "get"): "service",
     ("services", "create"): "create_service",
     ("services", "patch"): "change_service",
+    ("services", "delete"): "delete_service",
     ("secrets", "get"): "secret",
     ("secrets", "create"): "create_secret",
     ("persistentvolumeclaims", "get"): "claim",
