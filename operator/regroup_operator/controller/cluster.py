@@ -138,6 +138,12 @@ class Cluster:
             version = page.version
         return found, version
 
+    async def pod(self, namespace: str, name: str) -> Object | None:
+        """One pod, whatever labels it has. It is listed: the operator has no right to get pods."""
+        query = {"fieldSelector": f"metadata.name={_segment(name)}", "limit": "1"}
+        answer = await self.connection.request("GET", _core(namespace, "pods"), query=query)
+        return next(iter(answer.get("items") or ()), None)
+
     async def service(self, namespace: str, name: str) -> Object | None:
         """A Service, such as the one in front of a job's coordinator."""
         return await self._get(services_path(namespace), name)
