@@ -62,7 +62,6 @@ from regroup_operator.observe.kubernetes_objects import (
     read_identity,
     read_job,
     read_mount_failure,
-    read_pod,
     read_pull,
 )
 from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
@@ -96,10 +95,6 @@ MOST_WRITES = 5
 """Of one status, over versions of the job that differ in nothing that a plan rests on: somebody may
 change an annotation all the time. Each of them takes a moment, and a whole round takes longer.
 """
-MOST_SOUGHT = 4
-"""Pods that have vanished and are looked for in one round. One that is found slows down the job."""
-RELABELLED_SECONDS = 600.0
-"""How long it counts that a pod has lost its label: twice the longest back-off by default."""
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
@@ -152,8 +147,6 @@ class Reconciler:
         """Each job as it was read last: the series of jobs hold the same values."""
         self._unmade_terms: dict[Key, int] = {}
         """Terms that this process has written and whose pod was refused. Nobody else uses them."""
-        self._relabelled_at: dict[Key, float] = {}
-        """When a pod of a job was last seen without the job's label; monotonic time."""
         self._claims = RecentAnswers(cluster.claim)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -245,7 +238,7 @@ class Reconciler:
         self._problems.pop(key, None)
         self._jobs.pop(key, None)
         self._unmade_terms.pop(key, None)
-        self._relabelled_at.pop(key, None)
+        self._memory.relabelled.forget(key)
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
@@ -304,22 +297,22 @@ class Reconciler:
             self._claim(job, recent=recent),
         )
         service, budget, policy = (_own(document, job) for document in found[:3])
-        claim = found[3]
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
         self._nodes.expect(job.key, nodes)
         events = await self._events_of_late_pod(job, pods)
-        pods = (*pods, *await self._relabelled(job))
+        held = refusals.held(_scene(job, pods), time.monotonic())
+        pods = (*pods, *await self._memory.relabelled.find(job))
         return Observed(
             pods=pods,
-            relabelled=self._is_relabelled(job.key),
+            relabelled=self._memory.relabelled.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=workload.protected_workers(job, budget) if budget else None,
-            claim=read_claim(claim) if claim else None,
+            claim=read_claim(found[3]) if found[3] else None,
             own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
             conflict=_conflict(job, found),
             nodes=await self._nodes.look(
@@ -335,9 +328,7 @@ class Reconciler:
             token_key=self._executor.token_key(job),
             apply_error=error,
             apply_reason=reason,
-            held_back=frozenset(
-                kind.__name__ for kind in refusals.held(_scene(job, pods), time.monotonic())
-            ),
+            held_back=frozenset(kind.__name__ for kind in held),
             unmade_term=self._unmade_terms.get(job.key),
         )
 
@@ -382,34 +373,6 @@ class Reconciler:
             except ClusterError as error:
                 log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
         return found
-
-    async def _relabelled(self, job: AnyJob) -> list[Pod]:
-        """Pods of the job from which somebody has taken its label, until the status has counted
-        them. They have no role.
-        """
-        found = []
-        for uid, name in list(self._memory.pods.vanished(job.key).items())[:MOST_SOUGHT]:
-            pod = None if uid in job.status.handled_pods else await self._sought(job, name)
-            if pod is not None and pod.uid == uid:
-                found.append(replace(pod, role=""))
-                self._relabelled_at[job.key] = time.monotonic()
-            else:
-                self._memory.pods.dismiss(uid)
-        return found
-
-    async def _sought(self, job: JobObject, name: str) -> Pod | None:
-        """A pod of the job, whatever labels it has; None where it cannot be read."""
-        try:
-            document = await self._cluster.pod(job.namespace, name)
-        except ClusterError as error:
-            log.warning("%s/%s: cannot look for pod %s: %s", *job.key, name, error)
-            return None
-        return read_pod(document) if document and _is_ours(document, job) else None
-
-    def _is_relabelled(self, key: Key) -> bool:
-        """Whether a pod of the job has lost the job's label in the last RELABELLED_SECONDS."""
-        since = self._relabelled_at.get(key)
-        return since is not None and time.monotonic() - since < RELABELLED_SECONDS
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
         """The claim that the spec names or describes."""

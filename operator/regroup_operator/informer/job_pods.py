@@ -15,8 +15,6 @@ from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import JobObject, Pod
 
 _OVERHEAD_BYTES = 512
-MOST_VANISHED = 1_000
-"""Pods, of all jobs, that are remembered after they have vanished."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,6 @@ class JobPods:
         self._watches = watches
         self._refreshed: set[str | None] = set()
         """Of these watches memory has shown all that there was when this replica led already."""
-        self._vanished: dict[str, tuple[Key, str]] = {}
-        """UID -> job and name of what was alive and not being deleted, the oldest first."""
 
     async def refresh(self) -> None:
         """List all pods by consistent reads: one for thousands of jobs. Raises ClusterError."""
@@ -90,26 +86,6 @@ class JobPods:
     def read(self, document: Object) -> SeenPod:
         """A pod from an answer. Raises UnreadableError."""
         return self._watch(document["metadata"]["namespace"]).read(document)
-
-    def note_change(self, change: Change[OwnedPod]) -> None:
-        """Remember a pod that has vanished without a word: it was deleted by force, or somebody has
-        taken the job's label from it.
-        """
-        if change.before is None or change.after is not None or not is_loss(change):
-            return
-        self._vanished[change.before.uid] = change.subject, change.before.key[1]
-        if len(self._vanished) > MOST_VANISHED:
-            del self._vanished[next(iter(self._vanished))]
-
-    def vanished(self, job: Key) -> dict[str, str]:
-        """UID -> name of the job's pods that have vanished and are not dismissed, the oldest
-        first.
-        """
-        return {uid: name for uid, (of, name) in self._vanished.items() if of == job}
-
-    def dismiss(self, uid: str) -> None:
-        """It is known what has become of a pod that had vanished."""
-        self._vanished.pop(uid, None)
 
     def note(self, answer: Object) -> None:
         """Take a pod from the answer to a write. Raises UnreadableError."""

@@ -8,23 +8,13 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.informer.job_pods import MOST_VANISHED, JobPods, SeenPod, is_loss, keep_pod
+from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
 from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.kubernetes_objects import read_pod
-from regroup_operator.observe.observed import Job
-from tests.support.job_memory import make_pod_watch
+from tests.support.job_memory import make_pod, make_pod_watch
 from tests.support.rendering import make_valid_job
 
 Json = dict[str, Any]
-
-
-def make_pod(job: Job, name: str = "gpt-w0-1", version: int = 5, **metadata: Any) -> Json:
-    """A worker pod that the job owns."""
-    labels = names.labels(job.name, names.WORKER, index=0)
-    owner = {"kind": "TrainingJob", "name": job.name, "uid": job.uid, "controller": True}
-    known: Json = {"name": name, "namespace": job.namespace, "uid": f"uid-{name}", "labels": labels}
-    known |= {"resourceVersion": str(version), "ownerReferences": [owner], **metadata}
-    return {"metadata": known, "spec": {"containers": [{"name": "trainer", "image": "a"}]}}
 
 
 def listed(*pods: Json, version: int = 10) -> JobPods:
@@ -99,21 +89,6 @@ def test_each_namespace_has_a_memory_of_its_own() -> None:
     pods.note(make_pod(job, version=12))
     assert len(pods.of(job) or ()) == 1
     assert (watch.cache.size > 0, other.cache.size) == (True, 0)
-
-
-def test_a_bounded_number_of_pods_that_vanished_without_a_deletion_is_remembered() -> None:
-    job, pods, read = make_valid_job(), listed(), make_pod_watch().read
-    deleted = make_pod(job, uid="deleted", deletionTimestamp="2026-01-01T00:00:00Z")
-    for pod in (make_pod(job, uid="taken"), deleted):
-        pods.note_change(Change(job.key, read(pod), None))
-    assert pods.vanished(job.key) == {"taken": "gpt-w0-1"}
-    assert pods.vanished(("other", "gpt")) == {}
-    for number in range(MOST_VANISHED):
-        pods.note_change(Change(job.key, read(make_pod(job, uid=f"u{number}")), None))
-    assert len(pods.vanished(job.key)) == MOST_VANISHED
-    assert "taken" not in pods.vanished(job.key)
-    pods.dismiss("u0")
-    assert len(pods.vanished(job.key)) == MOST_VANISHED - 1
 
 
 @pytest.mark.parametrize(
