@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
+from regroup_operator.api import names
 from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path, services_path
 from regroup_operator.controller.memory_watches import MOST_BYTES_OF_ONE, MemoryWatches
 from regroup_operator.informer.api_connection import ApiConnection
@@ -13,8 +14,19 @@ from regroup_operator.informer.job_pods import JobPods, OwnedPod, job_of, keep_p
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.informer.remembered_objects import keep_text
+from regroup_operator.observe.observed import Job
 
+Json = dict[str, Any]
 NOWHERE = cast(ApiConnection, None)
+
+
+def make_pod(job: Job, name: str = "gpt-w0-1", version: int = 5, **metadata: Any) -> Json:
+    """A worker pod that the job owns."""
+    labels = names.labels(job.name, names.WORKER, index=0)
+    owner = {"kind": "TrainingJob", "name": job.name, "uid": job.uid, "controller": True}
+    known: Json = {"name": name, "namespace": job.namespace, "uid": f"uid-{name}", "labels": labels}
+    known |= {"resourceVersion": str(version), "ownerReferences": [owner], **metadata}
+    return {"metadata": known, "spec": {"containers": [{"name": "trainer", "image": "a"}]}}
 
 
 def make_pod_watch() -> ListWatch[OwnedPod]:

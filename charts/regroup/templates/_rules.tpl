@@ -6,7 +6,7 @@
 # Owner references that block deletion need it where that is enforced (OpenShift).
 - {apiGroups: [regroup.dev], resources: [trainingjobs/finalizers], verbs: [update]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch, create, delete]}
-- {apiGroups: [""], resources: [services], verbs: [get, list, watch, create, patch]}
+- {apiGroups: [""], resources: [services], verbs: [get, list, watch, create, patch, delete]}
 # A token can be derived again: the Secrets of jobs are never read.
 - {apiGroups: [""], resources: [secrets], verbs: [create]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}

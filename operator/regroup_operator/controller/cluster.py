@@ -21,6 +21,7 @@ from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, 
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.observed import Identity
+from regroup_operator.render.workload import TRAFFIC_POLICY
 from regroup_trainer.protocol.message import quote
 
 T = TypeVar("T")
@@ -137,6 +138,12 @@ class Cluster:
             version = page.version
         return found, version
 
+    async def pod(self, namespace: str, name: str) -> Object | None:
+        """One pod, whatever labels it has. It is listed: the operator has no right to get pods."""
+        query = {"fieldSelector": f"metadata.name={_segment(name)}", "limit": "1"}
+        answer = await self.connection.request("GET", _core(namespace, "pods"), query=query)
+        return next(iter(answer.get("items") or ()), None)
+
     async def service(self, namespace: str, name: str) -> Object | None:
         """A Service, such as the one in front of a job's coordinator."""
         return await self._get(services_path(namespace), name)
@@ -220,9 +227,15 @@ class Cluster:
         return await self._create_own(services_path(_namespace(document)), document)
 
     async def change_service(self, document: Object, present: Identity) -> Object:
-        """Give the Service that was read the selector and the ports of `document`. Returns it."""
-        folder = services_path(_namespace(document))
-        return await self._change(folder, document, present, ("selector", "ports"))
+        """Give the Service that was read the selector, the ports and the traffic policy of
+        `document`. Returns it.
+        """
+        folder, fields = services_path(_namespace(document)), ("selector", "ports", TRAFFIC_POLICY)
+        return await self._change(folder, document, present, fields)
+
+    async def delete_service(self, namespace: str, name: str, present: Identity) -> None:
+        """Delete exactly the Service that was read, unless it has changed since."""
+        await self._delete_present(services_path(namespace), name, present)
 
     async def create_network_policy(self, document: Object) -> Object:
         """The NetworkPolicy as created. Raises ObjectConflictError where the name is taken."""
@@ -234,9 +247,7 @@ class Cluster:
 
     async def delete_network_policy(self, namespace: str, name: str, present: Identity) -> None:
         """Delete exactly the NetworkPolicy that was read, unless it has changed since."""
-        known = {"uid": present.uid, "resourceVersion": present.version}
-        path = f"{policies_path(namespace)}/{_segment(name)}"
-        await self._delete(path, {"preconditions": known})
+        await self._delete_present(policies_path(namespace), name, present)
 
     async def create_disruption_budget(self, document: Object) -> Object:
         """Create a PodDisruptionBudget. Returns it."""
@@ -302,6 +313,10 @@ class Cluster:
         path = f"{folder}/{_segment(document['metadata']['name'])}"
         body = [*_checks(present), *replaced]
         return await self.connection.request("PATCH", path, body, content=JSON_PATCH)
+
+    async def _delete_present(self, folder: str, name: str, present: Identity) -> None:
+        known = {"uid": present.uid, "resourceVersion": present.version}
+        await self._delete(f"{folder}/{_segment(name)}", {"preconditions": known})
 
     async def _delete(self, path: str, options: Object) -> Object:
         try:

@@ -261,11 +261,17 @@ class Executor:
             log.warning("%s/%s: the Secret is not sent again: %s", job.namespace, job.name, error)
 
     async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> Object:
-        """A new Service asks for the address that workers know; where that is taken, for any."""
+        """A new Service asks for the address that workers know; where that is taken, for any. One
+        that has none any more makes room: a headless Service can be given no address.
+        """
         wanted = workload.service(job, term, job.status.service_address)
         key, services = _key(wanted), self.memory.services
-        if present := observed.own.get(wanted["kind"]):
+        present = observed.own.get(wanted["kind"])
+        if present and observed.service is not None:
             return await services.write(key, self._cluster.change_service(wanted, present))
+        if present:
+            services.outdate(key)
+            await self._cluster.delete_service(*key, present)
         try:
             return await services.write(key, self._cluster.create_service(wanted))
         except ClusterError as error:

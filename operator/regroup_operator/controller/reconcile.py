@@ -238,6 +238,7 @@ class Reconciler:
         self._problems.pop(key, None)
         self._jobs.pop(key, None)
         self._unmade_terms.pop(key, None)
+        self._memory.relabelled.forget(key)
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
@@ -296,20 +297,22 @@ class Reconciler:
             self._claim(job, recent=recent),
         )
         service, budget, policy = (_own(document, job) for document in found[:3])
-        claim = found[3]
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
         self._nodes.expect(job.key, nodes)
         events = await self._events_of_late_pod(job, pods)
+        held = refusals.held(_scene(job, pods), time.monotonic())
+        pods = (*pods, *await self._memory.relabelled.find(job))
         return Observed(
             pods=pods,
+            relabelled=self._memory.relabelled.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=workload.protected_workers(job, budget) if budget else None,
-            claim=read_claim(claim) if claim else None,
+            claim=read_claim(found[3]) if found[3] else None,
             own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
             conflict=_conflict(job, found),
             nodes=await self._nodes.look(
@@ -325,9 +328,7 @@ class Reconciler:
             token_key=self._executor.token_key(job),
             apply_error=error,
             apply_reason=reason,
-            held_back=frozenset(
-                kind.__name__ for kind in refusals.held(_scene(job, pods), time.monotonic())
-            ),
+            held_back=frozenset(kind.__name__ for kind in held),
             unmade_term=self._unmade_terms.get(job.key),
         )
 

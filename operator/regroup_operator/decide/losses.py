@@ -18,6 +18,7 @@ from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
 from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.observe.observed import (
     AnyJob,
     Node,
@@ -182,14 +183,11 @@ class CountedEnds:
 
 
 def account_for_ends(
-    status: TrainingJobStatus,
-    observed: Observed,
-    lost: Lost,
-    policy: NodeFailurePolicy,
-    now: datetime,
+    job: AnyJob, status: TrainingJobStatus, observed: Observed, lost: Lost, now: datetime
 ) -> CountedEnds:
     """Count each ended or lost worker pod exactly once: `handledPods` holds those that have been
-    counted.
+    counted. Pods whose labels somebody has edited are a failure too, one for each back-off: whoever
+    does it to each new pod would otherwise have new ones without end.
     """
     ended = [
         pod
@@ -205,20 +203,23 @@ def account_for_ends(
         *(pod for pod in failed if classify(pod).blames_node),
         *unresponsive,
     ]
+    policy = job.policies.node_failure
     nodes = count_node_failures(status, _of_known_nodes(blamed, observed), policy, now)
-    present = {pod.uid for pod in observed.workers}
+    relabelled = [pod for pod in observed.unreadable if pod.alive and pod.uid not in known]
+    is_failure = bool(relabelled) and backoff_left(job, status, now) <= 0
+    present = {pod.uid for pod in (*observed.workers, *observed.unreadable)}
     handled = [uid for uid in status.handled_pods if uid in present]
     changed = nodes.status.model_copy(
         update={
-            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive))),
-            "pod_failures": status.pod_failures + len(counted),
+            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive, *relabelled))),
+            "pod_failures": status.pod_failures + len(counted) + is_failure,
         }
     )
     events = (
         *sum_up({pod: _worker_lost(pod) for pod in failed}, "workers are lost"),
         *nodes.events,
     )
-    return CountedEnds(changed, bool(counted), _superseded(ended), events)
+    return CountedEnds(changed, bool(counted) or is_failure, _superseded(ended), events)
 
 
 def _of_known_nodes(pods: list[Pod], observed: Observed) -> list[Pod]:
@@ -256,7 +257,7 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
     remembered = readmitted.status
     has_coordinator = launcher.has_coordinator
     lost = find_lost(remembered, observed, policy, now, has_coordinator=has_coordinator)
-    ends = account_for_ends(remembered, observed, lost, policy, now)
+    ends = account_for_ends(job, remembered, observed, lost, now)
     suspects = next_suspects(remembered, observed, lost)
     status = ends.status.model_copy(update={"suspected_nodes": suspects})
     if ends.failed:

@@ -92,9 +92,13 @@ def _hopeless_worker(job: AnyJob, observed: Observed) -> JobOutcome | None:
 
 
 def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
-    """Pods that keep failing fail a job, but not one whose other workers train on."""
+    """Pods that keep failing fail a job, but not one whose other workers train on, and not one from
+    whose pods somebody takes the labels: none of those has ended.
+    """
     limit, failed = job.policies.restart.max_restarts, job.status.pod_failures
     if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
+        return None
+    if all(pod.phase != "Failed" for pod in observed.pods):
         return None
     budget = f"spec.restartPolicy.maxRestarts={limit}"
     text = f"{failed} pods in a row failed without a step in between ({budget})"

@@ -346,7 +346,8 @@ def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
             "Warning",
             "PodUnreadable",
             f"pod {pod.name} takes no part in the job: cannot read the number at the end of its "
-            f"name, or its labels {names.ROLE}, {names.INDEX}, {names.TERM} (delete it)",
+            f"name, or its labels {names.JOB}, {names.ROLE}, {names.INDEX}, {names.TERM} (delete "
+            "it, and stop what edits labels: new pods are made ever later)",
             pod.uid,
         )
         for pod in observed.unreadable

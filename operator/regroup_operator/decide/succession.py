@@ -26,7 +26,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
     Step,
 )
-from regroup_operator.decide.staffing import nodes_to_avoid
+from regroup_operator.decide.staffing import backoff_left, nodes_to_avoid
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION, printable
@@ -76,18 +76,20 @@ def retain_coordinator(observed: Observed, status: TrainingJobStatus) -> tuple[A
 
 
 def keep_coordinator(
-    _job: Job,
+    job: Job,
     observed: Observed,
     status: TrainingJobStatus,
     blocker: Waiting | None,
-    _now: datetime,
+    now: datetime,
 ) -> Step:
     """Keep one coordinator. A dead one gets a successor under the next term; a term is never used
-    twice.
+    twice. Where labels of pods are edited, it waits as the workers do.
     """
     current = current_coordinator(observed, status)
     why = _why_replaced(current, observed, status) if current is not None else ""
-    if blocker is not None or (current is not None and not why):
+    edited = observed.relabelled or observed.unreadable
+    waits = bool(edited) and backoff_left(job, status, now) > 0
+    if blocker is not None or waits or (current is not None and not why):
         return Step(status, retain_coordinator(observed, status))
     dead = (DeletePod(current, why, SUPERSEDED_SECONDS),) if current is not None else ()
     if current is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.informer.relabelled_pods import RelabelledPods
 from regroup_operator.informer.remembered_objects import RememberedObjects
 
 
@@ -14,6 +15,7 @@ class JobMemory:
 
     jobs: RememberedObjects
     pods: JobPods
+    relabelled: RelabelledPods
     services: RememberedObjects
     policies: RememberedObjects
     budgets: RememberedObjects

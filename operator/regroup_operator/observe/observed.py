@@ -355,6 +355,8 @@ class Observed:
     """What kind of failure that was."""
     held_back: frozenset[str] = frozenset()
     """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
+    relabelled: bool = False
+    """Whether somebody has taken the job's label from a pod lately. Few rounds see such a pod."""
     unmade_term: int | None = None
     """The term whose coordinator or store was refused: no pod has ever had it."""
 

@@ -51,6 +51,8 @@ from regroup_trainer.protocol.environment import (
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
+TRAFFIC_POLICY = "internalTrafficPolicy"
+"""Of a Service: `Local` would cut off workers on other nodes."""
 _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]
 _KEPT_FILE = "/tmp/coordinator.json"
 """In the scratch volume, which lives as long as the pod."""
@@ -114,6 +116,7 @@ def service(job: JobObject, term: int, address: str = "") -> Object:
         "metadata": metadata(job, names.service(job.name, leading.leading_role)),
         "spec": {
             **has_address,
+            TRAFFIC_POLICY: "Cluster",
             "selector": names.labels(job.name, leading.leading_role, term=term),
             "ports": [
                 {
@@ -127,20 +130,26 @@ def service(job: JobObject, term: int, address: str = "") -> Object:
     }
 
 
-def service_of(job: JobObject, document: Object) -> Service:
-    """The job's Service, as it was read. It is of no term where somebody has edited what it leads
-    to. Of its ports only the numbers count: Kubernetes adds others where it is reached from
-    outside.
+def service_of(job: JobObject, document: Object) -> Service | None:
+    """The job's Service, as it was read; None where somebody has taken its address (type
+    ExternalName, or headless): workers reach it as little as one that is deleted. It is of no term
+    where somebody has edited what it leads to. Of its ports only the numbers and the protocol
+    count: Kubernetes adds others where it is reached from outside.
     """
     found, spec = read_service(document), document["spec"]
+    if not _is_ip(found.address):
+        return None
     wanted = service(job, found.term)["spec"]
-    same_ports = _numbers(spec.get("ports") or ()) == _numbers(wanted["ports"])
-    leads = same_ports and spec.get("selector") == wanted["selector"]
+    same_ports = _ports(spec.get("ports") or ()) == _ports(wanted["ports"])
+    everywhere = spec.get(TRAFFIC_POLICY, "Cluster") == wanted[TRAFFIC_POLICY]
+    leads = same_ports and everywhere and spec.get("selector") == wanted["selector"]
     return found if leads else replace(found, term=-1)
 
 
-def _numbers(ports: Iterable[Object]) -> list[tuple[object, object]]:
-    return [(port.get("port"), port.get("targetPort")) for port in ports]
+def _ports(ports: Iterable[Object]) -> list[tuple[object, ...]]:
+    return [
+        (port.get("port"), port.get("targetPort"), port.get("protocol", "TCP")) for port in ports
+    ]
 
 
 def _is_ip(text: str) -> bool:

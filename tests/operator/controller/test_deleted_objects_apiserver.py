@@ -1,4 +1,6 @@
-"""What the operator makes again when somebody deletes it, on a real API server."""
+"""What the operator makes again when somebody deletes it, or has made it of no use, on a real API
+server.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +87,32 @@ def test_a_deleted_service_gets_its_former_address_again_and_keeps_it_under_the_
         lambda: (s := service(namespace)["spec"])["selector"]["regroup.dev/term"] == "2" and s,
     )
     assert spec["clusterIP"] == former
+
+
+ELSEWHERE: Json = {"type": "ExternalName", "externalName": "other.example", "clusterIP": None}
+HEADLESS: Json = {"type": "ClusterIP", "externalName": None, "clusterIP": "None"}
+
+
+@pytest.mark.parametrize(
+    "edits", [(ELSEWHERE,), (ELSEWHERE, HEADLESS)], ids=("ExternalName", "headless")
+)
+def test_a_service_that_has_lost_its_address_is_made_again_with_it(
+    namespace: Namespace, running: Running, edits: tuple[Json, ...]
+) -> None:
+    kubelets, stub = running
+    former = service(namespace)
+    for spec in edits:
+        path, merge = namespace.core("services/gpt-coordinator"), "application/merge-patch+json"
+        answer = namespace.api.request("PATCH", path, {"spec": spec}, merge)
+        assert answer.status == 200, answer.message
+    stub.report(phase="recovering")
+    made = wait_until(
+        "the address",
+        lambda: (s := service(namespace)) and s["spec"].get("clusterIP", "None") != "None" and s,
+        seconds=60,
+    )
+    assert made["spec"] == former["spec"]
+    assert {"gpt-w0-1", "gpt-w1-1", "gpt-w2-1"} == set(kubelets.pods("worker"))
 
 
 class AgentStub(LoopbackServer):

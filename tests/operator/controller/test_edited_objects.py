@@ -8,6 +8,7 @@ import pytest
 
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import Operator
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.operator_simulation import make_spec
@@ -16,6 +17,7 @@ from tests.support.waiting import until
 
 Json = dict[str, Any]
 PORT = {"name": "status", "port": 80, "targetPort": 80, "protocol": "TCP"}
+UDP = {**PORT, "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT, "protocol": "UDP"}
 EDITS: dict[str, tuple[str, Json]] = {
     "a policy that lets nobody in": ("networkpolicies", {"ingress": None}),
     "a policy that judges egress too": (
@@ -26,6 +28,8 @@ EDITS: dict[str, tuple[str, Json]] = {
     "a Service that selects other pods": ("services", {"selector": {"app": "other"}}),
     "a Service that selects fewer pods": ("services", {"selector+": {"app": "other"}}),
     "a Service of another port": ("services", {"ports": [PORT]}),
+    "a Service of another protocol": ("services", {"ports": [UDP]}),
+    "a Service within each node": ("services", {"internalTrafficPolicy": "Local"}),
     "a budget of other pods": (
         "poddisruptionbudgets",
         {"selector": {"matchLabels": {"app": "other"}}},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regroup_operator.api import names
 from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS
 from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
@@ -276,6 +277,43 @@ def test_a_worker_that_becomes_unreadable_is_lost_replaced_and_named_in_an_event
     assert edited not in [a.pod for a in what.actions if isinstance(a, DeletePod)]
     assert what.status.replicas == 2
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
+
+
+def test_who_edits_the_labels_of_each_new_pod_gets_new_ones_ever_later(job: Simulation) -> None:
+    made = []
+    for _ in range(60):
+        for pod in job.workers():
+            job.pods[pod.name] = replace(pod, role="", index=-1)
+        made += [a for a in job.round().actions if isinstance(a, CreateWorker)]
+        job.tick(1)
+    assert [made.count(action) for action in made] == [1] * len(made)
+    assert {action.incarnation for action in made} == {2, 3, 4, 5, 6, 7}, (
+        "after 0, 1, 2, 4, 8 and 16 s"
+    )
+
+
+def test_labels_that_are_taken_fail_no_job_and_many_at_once_count_little(job: Simulation) -> None:
+    job.spec["restartPolicy"] = {"maxRestarts": 0}
+    job.outcome, job.unanswered_since = None, job.now  # it trains no more
+    for pod in job.workers():
+        job.pods[pod.name] = replace(pod, role="", index=-1)
+        job.round()
+    assert job.status.pod_failures == 2, "the first one has no back-off"
+    job.tick(300)
+    job.round()
+    assert job.status.phase != "Failed"
+
+
+def test_a_coordinator_without_its_labels_is_not_made_again_at_once_each_time(
+    job: Simulation,
+) -> None:
+    terms = set()
+    for _ in range(20):
+        for pod in [pod for pod in job.pods.values() if pod.role == names.COORDINATOR]:
+            job.pods[pod.name] = replace(pod, role="")
+        terms |= {a.term for a in job.round().actions if isinstance(a, CreateCoordinator)}
+        job.tick(1)
+    assert terms == {2, 3, 4, 5, 6}, "after 0, 1, 2, 4 and 8 s"
 
 
 def test_an_unreadable_pod_leaves_with_the_others_at_a_suspension(job: Simulation) -> None:

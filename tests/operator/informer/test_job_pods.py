@@ -11,20 +11,10 @@ from regroup_operator.api import names
 from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
 from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.kubernetes_objects import read_pod
-from regroup_operator.observe.observed import Job
-from tests.support.job_memory import make_pod_watch
+from tests.support.job_memory import make_pod, make_pod_watch
 from tests.support.rendering import make_valid_job
 
 Json = dict[str, Any]
-
-
-def make_pod(job: Job, name: str = "gpt-w0-1", version: int = 5, **metadata: Any) -> Json:
-    """A worker pod that the job owns."""
-    labels = names.labels(job.name, names.WORKER, index=0)
-    owner = {"kind": "TrainingJob", "name": job.name, "uid": job.uid, "controller": True}
-    known: Json = {"name": name, "namespace": job.namespace, "uid": f"uid-{name}", "labels": labels}
-    known |= {"resourceVersion": str(version), "ownerReferences": [owner], **metadata}
-    return {"metadata": known, "spec": {"containers": [{"name": "trainer", "image": "a"}]}}
 
 
 def listed(*pods: Json, version: int = 10) -> JobPods:
