@@ -10,7 +10,6 @@ from typing import Any
 from regroup.converting.inline_code import CODE_FOLDER, code_name
 from regroup.kubernetes.submission import JobFlags, job_of_flags
 from regroup.training_client.client_errors import TrainingClientError
-from regroup.training_client.install_packages import TRUSTED
 from regroup.training_client.training_job import PackageIndex, TrainingJob, TrainOptions
 from regroup_operator.api.names import DOMAIN, MAIN_CONTAINER
 from regroup_operator.api.resource import API_VERSION, KIND, Object
@@ -20,6 +19,8 @@ CODE_FORM = f"{DOMAIN}/code-form"
 """Annotation of a job: in which form the code was sent, and why."""
 PACKAGES_FOLDER = "/regroup/packages"
 INSTALLER = "regroup-install-packages.py"
+TRUSTED = "PACKAGE_INDEX_TRUSTED"
+"""As `install_packages` has it, which is sent alone."""
 _INDEX_KEY = "index-url"
 _SECURITY = {
     "allowPrivilegeEscalation": False,

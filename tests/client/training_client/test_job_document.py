@@ -10,8 +10,10 @@ import pytest
 
 from regroup.cli.manifest import Document
 from regroup.cli.validation import validate
+from regroup.training_client import install_packages
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job_document import (
+    TRUSTED,
     Packages,
     base_document,
     code_object,
@@ -112,7 +114,7 @@ def test_an_index_without_tls_is_trusted_only_where_that_is_said() -> None:
 
     url = "http://devpi.tools:3141/simple"
     trusted = variables(PackageIndex(url=url, trusted=True))
-    assert trusted - variables(PackageIndex(url=url)) == {"PACKAGE_INDEX_TRUSTED"}
+    assert trusted - variables(PackageIndex(url=url)) == {TRUSTED} == {install_packages.TRUSTED}
 
 
 def test_the_config_map_has_the_name_that_the_job_mounts() -> None:
