@@ -98,11 +98,11 @@ def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
     limit, failed = job.policies.restart.max_restarts, job.status.pod_failures
     if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
         return None
-    if all(pod.phase != "Failed" for pod in observed.pods):
+    ended = [pod for pod in observed.workers if pod.phase == "Failed"]
+    if not ended and (observed.relabelled or observed.unreadable):
         return None
     budget = f"spec.restartPolicy.maxRestarts={limit}"
     text = f"{failed} pods in a row failed without a step in between ({budget})"
-    ended = [pod for pod in observed.workers if pod.phase == "Failed"]
     if ended:
         last = max(ended, key=lambda pod: pod.ended)
         text += f"; the last: {failures.describe(last, failures.classify(last))}"
