@@ -248,7 +248,8 @@ async def test_a_change_reaches_only_the_object_in_the_state_that_was_read(
     cluster: Cluster, namespace: Namespace
 ) -> None:
     name = f"s{next(_numbers)}"
-    spec = {"selector": {"a": "1"}, "ports": [{"port": 80}]}
+    ports, policy = [{"port": 80}], {"internalTrafficPolicy": "Cluster"}
+    spec = {"selector": {"a": "1"}, "ports": ports, **policy}
     body: Json = {"apiVersion": "v1", "kind": "Service", "spec": spec}
     body["metadata"] = {"name": name, "namespace": namespace.name}
     await cluster.create_service(body)
