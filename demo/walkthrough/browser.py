@@ -69,4 +69,5 @@ def _look(page: Page, address: str, job: str, picture: Path) -> str:
     for part in SHOWN:
         page.locator(part).first.wait_for()
     page.screenshot(path=picture)
-    return page.locator("#job-view").inner_text()
+    text: str = page.locator("#job-view").inner_text()
+    return text

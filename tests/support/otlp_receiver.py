@@ -27,7 +27,7 @@ def parse_request(body: bytes) -> ExportTraceServiceRequest:
                 for name, size in (("traceId", 16), ("spanId", 8), ("parentSpanId", 8)):
                     raw = bytes.fromhex(span[name])
                     assert len(raw) == size or (name == "parentSpanId" and not raw)
-                    span[name] = base64.b64encode(raw).decode()
+                    span[name] = base64.urlsafe_b64encode(raw).decode()
     request = ExportTraceServiceRequest()
     json_format.ParseDict(document, request)
     return request
