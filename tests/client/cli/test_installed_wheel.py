@@ -85,7 +85,9 @@ def test_without_an_extra_its_programs_say_in_one_sentence_what_to_type(
     assert done.returncode == code
     assert done.stdout == ""
     (sentence,) = done.stderr.splitlines()
-    assert sentence.endswith(f"cannot be found: type pip install 'regroup[{extra}]'")
+    assert sentence.endswith(
+        f"cannot be found: type pip install '.[{extra}]' in a clone of Regroup"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -120,7 +120,8 @@ def test_without_the_extra_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch)
     done = run("get")
     assert done.exit_code == 1
     assert done.output == (
-        "Error: kubernetes cannot be found: type pip install 'regroup[kubernetes]'\n"
+        "Error: kubernetes cannot be found: type pip install '.[kubernetes]' in a clone of "
+        "Regroup\n"
     )
 
 

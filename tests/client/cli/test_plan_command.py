@@ -321,7 +321,7 @@ def test_calibration_without_torch_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, output = run("--params", "1e9", "--nodes", "1", "--calibrate")
     assert code == 1
-    assert "pip install 'regroup[trainer]'" in " ".join(output.split())
+    assert "pip install '.[trainer]' in a clone" in " ".join(output.split())
 
 
 def test_another_device_than_the_planned_one_is_refused_before_it_is_measured(

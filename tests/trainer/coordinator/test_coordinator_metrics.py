@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from tests.support.coordinator_simulation import Job, start_job
 
@@ -83,3 +85,22 @@ def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
         job, "trainingjob_detection_seconds_bucket", cause="infrastructure", le="3.0"
     )
     assert (within_one, within_three) == (0, 1)
+
+
+def test_a_wait_between_generations_is_booked_while_it_lasts() -> None:
+    """One worker of three is too few; it may wait for hours, and the job may end before another."""
+    job, agents = start_job(steps=100_000)
+    job.wait(5.0)
+    for agent in agents[1:]:
+        job.cut_off(agent)
+    job.wait(20.0)
+
+    def booked() -> tuple[float, float]:
+        waiting = value(job, "trainingjob_gpu_seconds_total", use="waiting")
+        idle = value(job, "trainingjob_time_seconds_total", phase="idle")
+        return waiting or 0.0, idle or 0.0
+
+    before = booked()
+    job.wait(600.0)
+    grown = [after - then for after, then in zip(booked(), before, strict=True)]
+    assert grown == pytest.approx([600.0, 600.0], rel=0.02)

@@ -70,7 +70,7 @@ def _documents(config: DataConfig, paths: tuple[str, ...]) -> Iterator[Tokens]:
         library = import_module("datasets")
     except ImportError as error:
         problem = "data.source: 'huggingface' needs the package datasets, which this image lacks"
-        raise ConfigurationError(f"{problem}: install regroup[data] into it") from error
+        raise ConfigurationError(f"{problem}: install Regroup's extra data into it") from error
     for path in paths:
         yield from _of_dataset(config, library.load_from_disk(path), path)
 

@@ -120,5 +120,5 @@ def _file(name: str, origin: _Origin) -> Path:
             f"data.name: {name!r} comes with the package {origin.distribution}, which this image "
             "lacks"
         )
-        raise ConfigurationError(f"{problem}: install regroup[data] into it")
+        raise ConfigurationError(f"{problem}: install Regroup's extra data into it")
     return Path(spec.origin).parent / origin.file

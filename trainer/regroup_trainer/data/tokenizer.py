@@ -98,8 +98,8 @@ class BpeTokenizer:
                 f"data.tokenizer: {self.name!r} needs the package rs-bpe, which this image lacks"
             )
             raise ConfigurationError(
-                f"{problem}: install regroup[data] into it (rs-bpe supports Python 3.11 to 3.13), "
-                "or use 'byte'"
+                f"{problem}: install Regroup's extra data into it (rs-bpe supports Python 3.11 to "
+                "3.13), or use 'byte'"
             ) from error
         encode: Callable[[str], list[int]] = getattr(package, f"{self.name}_base")().encode
         return encode

@@ -1,7 +1,7 @@
 """The extras of our package: what else has to be installed, and for which programs.
 
-`pip install regroup` brings what checks and plans need. A program that needs more says so in one
-sentence, before it imports anything of it.
+`pip install .` in a clone of Regroup brings what checks and plans need. A program that needs more
+says so in one sentence, before it imports anything of it. The `regroup` of PyPI is another project.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def missing_extra(extra: str, modules: Sequence[str]) -> str | None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if not missing:
         return None
-    return f"{', '.join(missing)} cannot be found: type pip install 'regroup[{extra}]'"
+    what = f"type pip install '.[{extra}]' in a clone of Regroup"
+    return f"{', '.join(missing)} cannot be found: {what}"
 
 
 def require_extra(extra: str, modules: Sequence[str], program: str) -> None:
