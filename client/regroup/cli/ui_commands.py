@@ -64,9 +64,10 @@ def ui_verb(cluster: ChosenCluster, all_namespaces: bool, port: int, no_browser:
     """Show jobs in the browser.
 
     Each job's time line of recoveries, loss, workers, checkpoints, events and
-    logs, live, as far as you may read them. The page changes nothing. It is
-    served on 127.0.0.1 alone, to the browser that opens the printed address
-    first. Ctrl-C ends it.
+    logs, live, as far as you may read them. The page changes no job: one
+    button makes a pod for a moment, which reads the loss of a job that has
+    ended. It is served on 127.0.0.1 alone, to the browser that opens the
+    printed address first. Ctrl-C ends it.
     """
     from regroup.web_page.cluster_source import ClusterSource
 
