@@ -169,7 +169,7 @@ def watch(walk: Walk) -> None:
             raise StoryError(f"the command printed no address: {line}")
         text = open_job(found[0], f"{NAMESPACE}/{JOB}", walk.pictures / PAGE_PICTURE)
     walk.transcript.picture(f"../pictures/{PAGE_PICTURE}", "The page of the job")
-    walk.require("the page shows the workers and their logs", f"{JOB}-w0-1" in text, text)
+    walk.require("the page shows the workers", f"{JOB}-w0-1" in text, text)
 
 
 def resize(walk: Walk) -> None:
