@@ -37,7 +37,7 @@ def observed(fault: Fault) -> Observed:
     (row,) = re.findall(rf"^\| {fault.name} \| (.+) \|$", PAGE, re.M)
     _, fired, shown, heals, again = row.split(" | ")
     alerts = {str(fault.expected.alert): _number(fired)} if fired != "-" else {}
-    alerts |= {name: float(at) for name, at in re.findall(r"(TrainingJob\w+)\s\((\d+) s\)", text)}
+    alerts |= {name: float(at) for name, at in re.findall(r"(TrainingJob\w+)\s\((\d+)\ss\)", text)}
     height, after = [Look(0.0, why, int(code), line) for line, why, code in LOOK.findall(text)]
     return Observed(
         height,
