@@ -72,7 +72,7 @@ def test_the_client_of_kubernetes_is_an_extra(
     client: TrainingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TrainingClientError, match=r"pip install 'regroup\[kubernetes\]'"):
+    with pytest.raises(TrainingClientError, match=r"pip install '\.\[kubernetes\]'"):
         client.train(noop)
 
 
@@ -80,7 +80,7 @@ def test_a_function_that_must_be_pickled_needs_an_extra(
     client: TrainingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CodeError, match=r"pip install 'regroup\[client\]'"):
+    with pytest.raises(CodeError, match=r"pip install '\.\[client\]'"):
         client.train(lambda: None)
 
 
