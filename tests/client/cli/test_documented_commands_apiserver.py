@@ -176,4 +176,5 @@ def test_jobs_with_an_internal_error_are_found_and_all_go_with_their_definition(
     (find,) = re.findall(r"```\n(kubectl get trainingjobs -A -o json .*?)```", page, re.DOTALL)
     assert shell(server, tmp_path, find) == "jobs/gpt\n"
     type_in(server, tmp_path, "kubectl delete crd trainingjobs.regroup.dev")
-    assert team.api.request("GET", team.jobs()).status == 404
+    # The API server takes the path away a moment after the definition.
+    wait_until("the kind to go", lambda: team.api.request("GET", team.jobs()).status == 404)
