@@ -115,7 +115,8 @@ def test_without_torch_weights_are_refused_in_one_sentence(
 
     job = LocalJob("a", TrainingJobSpec.model_validate({"trainer": {}}), tmp_path, tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(TrainingClientError, match=r"torch cannot be found: type pip install"):
+    typed = r"type pip install '\.\[trainer\]' in a clone of Regroup"
+    with pytest.raises(TrainingClientError, match=f"torch cannot be found: {typed}"):
         job.load_state_dict()
 
 
