@@ -59,8 +59,7 @@ def account(job: Job) -> dict[str, Any]:
 
 def stops(job: Job) -> list[float]:
     """How long training stopped from a generation to the next: seconds, the longest first."""
-    found = (recovery.get("downSeconds") for recovery in job.status()["recoveries"])
-    return sorted((seconds for seconds in found if seconds is not None), reverse=True)
+    return sorted((recovery["downSeconds"] for recovery in job.recoveries()), reverse=True)
 
 
 def require_one_preemption_that_cost_nothing(

@@ -170,7 +170,7 @@ class Job:
         step was committed, since what they cost is known only then.
         """
         recoveries = self.status().get("recoveries", [])
-        return [recovery for recovery in recoveries if "downSeconds" in recovery]
+        return [recovery for recovery in recoveries if recovery.get("downSeconds") is not None]
 
     def losses(self) -> list[Json]:
         """Its recoveries from losses: a worker that comes after the start's grace joins by one
