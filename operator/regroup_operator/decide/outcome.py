@@ -99,7 +99,7 @@ def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
     if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
         return None
     ended = [pod for pod in observed.workers if pod.phase == "Failed"]
-    if not ended and (observed.relabelled or observed.unreadable):
+    if not ended and observed.has_edited_labels:
         return None
     budget = f"spec.restartPolicy.maxRestarts={limit}"
     text = f"{failed} pods in a row failed without a step in between ({budget})"

@@ -87,8 +87,7 @@ def keep_coordinator(
     """
     current = current_coordinator(observed, status)
     why = _why_replaced(current, observed, status) if current is not None else ""
-    edited = observed.relabelled or observed.unreadable
-    waits = bool(edited) and backoff_left(job, status, now) > 0
+    waits = observed.has_edited_labels and backoff_left(job, status, now) > 0
     if blocker is not None or waits or (current is not None and not why):
         return Step(status, retain_coordinator(observed, status))
     dead = (DeletePod(current, why, SUPERSEDED_SECONDS),) if current is not None else ()

@@ -394,3 +394,8 @@ class Observed:
         """
         known = (names.WORKER, names.COORDINATOR, names.STORE)
         return tuple(pod for pod in self.pods if pod.role not in known)
+
+    @property
+    def has_edited_labels(self) -> bool:
+        """Whether somebody edits, or has lately edited, the labels of the job's pods."""
+        return self.relabelled or bool(self.unreadable)
