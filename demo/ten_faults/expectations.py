@@ -120,7 +120,12 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobRankUnresponsive",
             "All GPUs wait for one rank, for longer than a step or a save should take.",
-            words=("gpt-demo trains, but", "no step for", "trainingjob debug", "Heals: "),
+            words=(
+                "gpt-demo trains, but: NoProgress",
+                "no step since",
+                "trainingjob debug",
+                "Heals: ",
+            ),
             afterwards=("gpt-demo trains", "hang", "no progress", "rank {rank}"),
             heals=True,
             also=SLOW | {"TrainingJobStalled", "TrainingJobCheckpointStale"},

@@ -15,11 +15,8 @@ HEALS: dict[Heals, str] = {
     "maybe": "often within a minute; look closer when it lasts longer",
     "yes": "yes, by itself within seconds, or in the time that a save takes",
 }
-
-
-NO_PROGRESS = "NoProgress"
-"""The reason of a job that trains and makes no step."""
-
+WORKERS_MISSING = "WorkersMissing"
+"""The reason of a job that trains with fewer workers than are wanted."""
 
 _SUSPENDED = " changes only while the job is suspended: kubectl trainingjob suspend NAME"
 
@@ -126,7 +123,7 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.GatheringWorkers: Advice("yes", "nothing: the job trains in a few seconds"),
 }
 _WHILE_TRAINING: dict[str, Advice] = {
-    "WorkersMissing": Advice(
+    WORKERS_MISSING: Advice(
         "maybe",
         "look at the pods that do not run: kubectl get pods -l regroup.dev/job=NAME; each takes "
         "part as soon as it does",
@@ -139,10 +136,10 @@ _WHILE_TRAINING: dict[str, Advice] = {
     "SaveFailed": Advice(
         "maybe", "free the space, or correct the rights, that the message names; each save is new"
     ),
-    NO_PROGRESS: Advice(
+    "NoProgress": Advice(
         "maybe",
-        "kubectl trainingjob debug NAME shows what each rank does; after "
-        "spec.failureDetection.progressTimeoutSeconds all ranks start anew by themselves",
+        "kubectl trainingjob debug NAME shows what each rank does; "
+        "spec.failureDetection.progressTimeoutSeconds says when all ranks begin anew by themselves",
     ),
 }
 """What is wrong with a job that trains."""

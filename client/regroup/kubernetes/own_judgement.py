@@ -1,4 +1,5 @@
-"""Why a job does not train, judged by its pods and events while the operator is away. Pure.
+"""Why a job does not train, judged by its pods and events while the operator is away; and why a job
+that trains lacks workers. Pure.
 
 A table, from the most to the least specific finding: the first that is found counts. The words of
 its reasons are those of the operator.
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from regroup.kubernetes.event_record import EventRecord
-from regroup.kubernetes.pod_record import PULL_REASONS, PodRecord
+from regroup.kubernetes.pod_record import PULL_REASONS, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import count
 from regroup_operator.api.names import COORDINATOR, WORKER
 
@@ -33,6 +34,15 @@ def own_judgement(
     recent = [e for e in events if e.time and (now - e.time).total_seconds() < _EVENT_SECONDS]
     found = (find(pods, recent) for find in _TABLE)
     return next((finding for finding in found if finding), _nothing(pods))
+
+
+def reason_of_missing(pods: Sequence[PodRecord], quotas: Sequence[QuotaRecord]) -> str | None:
+    """What keeps a worker from running until somebody acts; None where nothing is known to."""
+    waiting = [pod for pod in pods if not pod.deleting]
+    found = next((finding for find in _LASTING if (finding := find(waiting, ()))), None)
+    if found is not None:
+        return found[0]
+    return "QuotaExceeded" if any(quota.used_up for quota in quotas) else None
 
 
 def _image(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
@@ -106,6 +116,9 @@ def _by_event(events: Sequence[EventRecord], event: str, reason: str) -> Finding
 _TABLE: tuple[Find, ...] = (
     _image, _config, _mount, _no_node, _sidecar, _memory, _failed, _quota, _no_pods,
 )  # fmt: skip
+
+_LASTING: tuple[Find, ...] = (_image, _config, _no_node, _sidecar)
+"""Those that read a state of pods which stays until somebody acts."""
 
 
 def _nothing(pods: Sequence[PodRecord]) -> Finding:

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Literal
 
 from regroup.kubernetes import job_summary
-from regroup.kubernetes.advice import HEALS, NO_PROGRESS, advice
+from regroup.kubernetes.advice import HEALS, WORKERS_MISSING, advice
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, notable, time_of
-from regroup.kubernetes.own_judgement import own_judgement
+from regroup.kubernetes.own_judgement import own_judgement, reason_of_missing
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import age, ago
 from regroup.kubernetes.text_tables import bullets, paragraph
@@ -33,8 +33,6 @@ that differ in nothing else are of one kind.
 """
 HAS_ENDED = "no, it has ended"
 IT_TRAINS = "it trains"
-STALL_SECONDS = 60.0
-"""A status may be 30 s older than the newest step of a job that trains."""
 PATIENCE_SECONDS = 60.0
 """An operator that has not looked at a spec for so long is away."""
 
@@ -128,7 +126,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         reason, message = own_judgement(scene.pods, scene.events, now)
         heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
     else:
-        reason, message, heals, what_to_do = _by_the_operator(job, now)
+        reason, message, heals, what_to_do = _by_the_operator(scene)
     message, _, written = message.partition("\n")
     return WhyReport(
         namespace=job.namespace,
@@ -150,8 +148,9 @@ _OPERATOR_AWAY = (
 )
 
 
-def _by_the_operator(job: JobRecord, now: datetime) -> tuple[str, str, str, str]:
+def _by_the_operator(scene: Scene) -> tuple[str, str, str, str]:
     """Reason, message, whether it heals, what to do."""
+    job = scene.job
     ready = job.status.condition("Ready")
     for end in ("Failed", "Complete"):
         condition = job.status.condition(end)
@@ -162,23 +161,21 @@ def _by_the_operator(job: JobRecord, now: datetime) -> tuple[str, str, str, str]
         message = "no operator has looked at this job yet"
         return "NotObserved", message, HEALS["maybe"], "look again in a minute"
     if ready.status == "True":
-        fault = _fault(job, now)
+        fault = _fault(job)
         if fault is None:
             return ready.reason, job_summary.message(job), IT_TRAINS, "nothing"
         reason, message = fault
     else:
         reason, message = ready.reason, ready.message or job.status.message
-    found = advice(reason, job.name)
+    cause = None
+    if reason == WORKERS_MISSING:
+        cause = reason_of_missing(scene.pods, scene.quotas)
+    found = advice(cause or reason, job.name)
     return reason, message, HEALS[found.heals], found.what_to_do
 
 
-def _fault(job: JobRecord, now: datetime) -> tuple[str, str] | None:
+def _fault(job: JobRecord) -> tuple[str, str] | None:
     """What is wrong with a job that trains: reason and message."""
-    progress = job.status.progress
-    made = time_of(progress.updated_time)
-    if made is not None and (now - made).total_seconds() > STALL_SECONDS:
-        stands = f"no step for {age(made, now)}, after step {progress.step}"
-        return NO_PROGRESS, f"{stands}: a rank hangs, or a save, an evaluation or data take so long"
     for condition in notable(job.status.conditions):
         if condition.type in ("Degraded", "Checkpointed") and condition.reason != "NoCheckpoint":
             return condition.reason, condition.message

@@ -117,12 +117,14 @@ def _degraded(view: JobView) -> ConditionValue:
     if inactive or status.rendezvous_generation is None or not isinstance(job, Job):
         return ConditionValue("False", "NotActive", "the job does not train")
     former, report = status.condition("Degraded"), view.observed.coordinator.status
-    if report is None and former is not None and former.reason == "VolumeUnavailable":
+    if report is None and former is not None and former.reason in _OF_COORDINATORS:
         return ConditionValue(former.status, former.reason, former.message)
     if unavailable := _volume(report):
         return ConditionValue("True", "VolumeUnavailable", unavailable)
     if view.context.suspension == "suspending":
         return ConditionValue("False", "NotActive", "the job does not train")
+    if stall := _stall(report):
+        return ConditionValue("True", "NoProgress", stall)
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         hindrance = view.context.hindrance
@@ -137,6 +139,22 @@ def _degraded(view: JobView) -> ConditionValue:
         text = f"all wait for the slowest: {slow} than the median rank"
         return ConditionValue("True", "Stragglers", text)
     return ConditionValue("False", "AllWorkers", f"workers taking part: {status.ready_replicas}")
+
+
+_OF_COORDINATORS = ("VolumeUnavailable", "NoProgress")
+"""Reasons of Degraded that stay while the coordinator is not heard."""
+
+
+def _stall(report: CoordinatorStatus | None) -> str:
+    """Since when no step is made, and what follows; empty where steps are made."""
+    stall = report.stall if report is not None else None
+    if stall is None:
+        return ""
+    since = format_time(datetime.fromtimestamp(stall.since, UTC))
+    return (
+        f"no step since {since}, after step {stall.step}: a rank hangs, or a save, an evaluation "
+        f"or data take so long; all ranks begin anew after {stall.limit_seconds:.0f} s without one"
+    )
 
 
 def _volume(report: CoordinatorStatus | None) -> str:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.generation_end import ABORT_SECONDS
-from regroup_trainer.coordinator.hangs import Culprit, culprit, may_start_slowly
+from regroup_trainer.coordinator.hangs import (
+    STALL_SECONDS,
+    STALL_STEPS,
+    Culprit,
+    culprit,
+    may_start_slowly,
+)
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.config import TrainConfig, TrainingConfig
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
+from regroup_trainer.protocol.job_status import Stall
 from regroup_trainer.protocol.rank_messages import Busy
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
@@ -87,6 +95,41 @@ def test_a_hung_generation_is_diagnosed_and_replaced() -> None:
     assert recovery.detect_seconds == pytest.approx(5.0, abs=0.3)
     job.wait(5.0)
     assert job.step > before
+
+
+def stall(job: Job) -> Stall | None:
+    """What the coordinator reports."""
+    return make_status(job.core.state, 1).stall
+
+
+def test_a_generation_that_stands_still_is_reported_long_before_its_end() -> None:
+    job, agents = train()
+    job.update_desired(progress_timeout_seconds=600)
+    agents[1].stuck_in = READS
+    job.wait(STALL_SECONDS - 3)
+    assert stall(job) is None
+    step, news = job.step, make_status(job.core.state, 1).essence()
+    job.wait(6)
+    found = stall(job)
+    assert found is not None
+    assert (found.step, found.limit_seconds) == (step, 600.0)
+    assert job.core.state.wall(job.now) - found.since == pytest.approx(STALL_SECONDS + 3, abs=2)
+    assert make_status(job.core.state, 1).essence() != news
+    agents[1].stuck_in = None
+    job.wait(5)
+    assert job.step > step
+    assert stall(job) is None
+
+
+def test_a_generation_whose_steps_take_long_is_given_five_of_them() -> None:
+    job = Job(make_desired(steps=10_000, progress_timeout_seconds=3600), step_seconds=20.0)
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(50.0)
+    agents[1].stuck_in = READS
+    job.wait(STALL_STEPS * 20.0 - 20)
+    assert stall(job) is None
+    job.wait(40)
+    assert stall(job) is not None
 
 
 def test_a_deadline_that_passes_between_two_reports_is_longer() -> None:

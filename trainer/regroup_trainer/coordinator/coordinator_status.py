@@ -100,6 +100,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         restart_answer=_answer(state.pending_restart, state.restart_answer),
         ledger=state.account.ledger(),
         stragglers=stragglers_of(current) if current and current.alive else (),
+        stall=current.stall if current and current.alive else None,
         recoveries=state.recoveries.records(),
         events=state.journal.events(),
         failed_starts=_failed_starts(state),

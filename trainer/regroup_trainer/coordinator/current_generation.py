@@ -18,6 +18,7 @@ from regroup_trainer.protocol.generation import (
     MemberRecord,
     SnapshotNumber,
 )
+from regroup_trainer.protocol.job_status import Stall
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import Busy, Finished, Progress, Restored, Retained
 from regroup_trainer.snapshots.neighbours import SnapshotCopies
@@ -127,6 +128,8 @@ class CurrentGeneration:
     """When the ranks were asked for their stacks, since no work was done for too long."""
     stacks: dict[int, Stack] = field(default_factory=dict)
     """The stacks that have arrived since then."""
+    stall: Stall | None = None
+    """What the status says of it while no work is done for long."""
     stragglers_checked_at: float = 0.0
     save_asked: tuple[str, int] | None = None
     """The request for a checkpoint that rank 0 was passed, and the last step that was known then.

@@ -21,7 +21,7 @@ from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import RestoredFrom
-from regroup_trainer.protocol.job_status import Straggler
+from regroup_trainer.protocol.job_status import Stall, Straggler
 from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
 LEAST_SECONDS = 60.0
@@ -29,6 +29,10 @@ LEAST_GIVEN_SECONDS = 2 * AGENT_PROGRESS_SECONDS
 """A shorter deadline could pass between two reports of ranks that make steps."""
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
+STALL_SECONDS = 60.0
+"""The status of a job says so when no work was done for so long."""
+STALL_STEPS = 5
+"""And for the usual time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
 """Least deadline before the first step of a generation that begins with new processes, which load,
 allocate and compile; and of a script, which may not report that it evaluates or saves.
@@ -79,6 +83,7 @@ def may_start_slowly(planned: RestoredFrom, reported: Iterable[RestoredFrom | No
 def watch(state: State, current: CurrentGeneration, now: float) -> None:
     """Ask for stacks when nothing was done for too long; end the generation once they are here."""
     idle = now - current.last_activity
+    current.stall = _stall(state, current, idle)
     if current.busy and idle > LONG_BUSY_SECONDS:
         _report_busy(state, current, idle, now)
     if current.diagnosed_at is not None and current.last_activity > current.diagnosed_at:
@@ -88,6 +93,20 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
             _ask_for_stacks(state, current, idle, now)
     elif len(current.stacks) == current.world_size or now - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
+
+
+def _stall(state: State, current: CurrentGeneration, idle: float) -> Stall | None:
+    """What is to be shown of a generation that has made steps and may hang; None of one that
+    works, is busy with something else, or has no deadline.
+    """
+    if idle <= STALL_SECONDS or current.progress is None:
+        return None
+    usual = current.report_seconds if current.unmanaged else current.usual_step_seconds()
+    limit = deadline_seconds(current, state.desired)
+    if idle <= STALL_STEPS * usual or math.isinf(limit):
+        return None
+    since = state.wall(current.last_activity)
+    return Stall(since=since, step=current.progress.step, limit_seconds=limit)
 
 
 def _may_hang(state: State, idle: float) -> bool:

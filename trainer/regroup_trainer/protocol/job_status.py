@@ -56,6 +56,17 @@ class Straggler(Message):
     """How much longer than the median rank it computed when it was found."""
 
 
+class Stall(Message):
+    """A generation makes no step for much longer than one takes."""
+
+    since: float
+    """Wall clock of the last work that it did."""
+    step: int
+    """The last step that it committed."""
+    limit_seconds: float
+    """All its ranks begin anew after so many seconds without work."""
+
+
 class Recovery(Message):
     """The way from the end of a generation, planned or not, to the first step of the next."""
 
@@ -251,6 +262,8 @@ class CoordinatorStatus(Message):
     """The newest ten."""
     stragglers: tuple[Straggler, ...] = ()
     """The stragglers of the current generation, the slowest first."""
+    stall: Stall | None = None
+    """None while the current generation works, and from a coordinator that does not report it."""
     events: tuple[JobEvent, ...] = ()
     """The newest fifty."""
     failed_starts: FailedStarts | None = None

@@ -573,6 +573,7 @@ class Server:
             state.restart_answer,
             state.evaluation,
             state.volume.problem is not None,
+            state.current.stall if state.current else None,
             state.desired.revision,
             events[-1].sequence if events else 0,
             self._connection_changes,
