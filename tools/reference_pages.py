@@ -1,5 +1,5 @@
-"""Writes the pages of `docs/reference` that follow from the code: each field of a TrainingJob, and
-each command with its options.
+"""Writes the pages of `docs/reference` that follow from the code: each field of a TrainingJob, each
+command with its options, and each reason why a job waits.
 
     python -m tools.reference_pages            writes them
     python -m tools.reference_pages --check    fails when one is not what would be written
@@ -18,6 +18,7 @@ import click
 
 from regroup.cli.command_line import main as regroup
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.kubernetes.advice import HEALS, WHILE_TRAINING, WHILE_WAITING
 from regroup_operator.api.crd import (
     FIXED,
     FIXED_UNLESS_SUSPENDED,
@@ -40,7 +41,11 @@ _NOTE = "<!-- Written by `python -m tools.reference_pages`. -->"
 
 def pages() -> dict[str, str]:
     """Name of a page -> its content."""
-    return {"trainingjob.md": job_page(), "commands.md": command_page()}
+    return {
+        "trainingjob.md": job_page(),
+        "commands.md": command_page(),
+        "reasons.md": reason_page(),
+    }
 
 
 # --- the fields of a TrainingJob ------------------------------------------------------------------
@@ -186,6 +191,41 @@ def _command(command: click.Command, name: str, skip: str | None = None) -> Iter
 
 def _help(command: click.Command, context: click.Context) -> list[str]:
     return [re.sub(r"\s+$", "", line) for line in command.get_help(context).splitlines()]
+
+
+# --- the reasons ----------------------------------------------------------------------------------
+
+
+def reason_page() -> str:
+    """Each reason of a job that does not train, or not as it should, with what `why` says of it."""
+    lines = [
+        "# Reasons",
+        "",
+        _NOTE,
+        "",
+        *_wrapped(
+            "While a job does not train, condition `Ready` is False for one of these reasons, and "
+            "the metric `trainingjob_waiting` has it as a label. The message of the condition says "
+            "what is missing, and where. `kubectl trainingjob why` prints what stands here: "
+            "whether it heals, and what to do. [Why a job waits](../concepts/waiting.md) says more."
+        ),
+        "",
+    ]
+    for heals, words in HEALS.items():
+        lines += [f"## Heals: {words.partition(';')[0]}", ""]
+        for reason, advice in WHILE_WAITING.items():
+            if advice.heals == heals:
+                lines += _item(f"`{reason.name}`: {reason.value}. Do: {advice.what_to_do}.")
+        lines += [""]
+    lines += ["## While the job trains", ""]
+    lines += _wrapped(
+        "Condition `Degraded` is True for one of these, or for `VolumeUnavailable`, or "
+        "`Checkpointed` is False. `why` says of a missing worker what it says of its pod."
+    )
+    lines += [""]
+    for name, advice in WHILE_TRAINING.items():
+        lines += _item(f"`{name}`: heals: {HEALS[advice.heals]}. Do: {advice.what_to_do}.")
+    return "\n".join(lines) + "\n"
 
 
 # --- writing --------------------------------------------------------------------------------------

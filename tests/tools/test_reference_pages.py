@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.kubernetes.advice import WHILE_TRAINING
 from regroup_operator.api.crd import spec_schema, status_schema
-from tools.reference_pages import command_page, job_page
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tools.reference_pages import command_page, job_page, reason_page
 
 
 def fields(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -37,6 +39,15 @@ def test_an_entry_says_type_bounds_and_default() -> None:
     assert "- `globalBatchSize` (integer, 1 to 1,048,576, default `24`): Samples per step" in page
     assert "- `precision` (`fp32` or `bf16`, default `fp32`): " in page
     assert "- `layers` (integer, 1 to 1,024, required): " in page
+
+
+def test_each_reason_is_explained_once_below_whether_it_heals() -> None:
+    page = reason_page()
+    found = re.findall(r"^- `(\w+)`: ", page, re.M)
+    assert sorted(found) == sorted({*WaitingReason.__members__, *WHILE_TRAINING})
+    acts, _, itself = page.partition("## Heals: yes")
+    assert "`QuotaExceeded`: a quota of the namespace refuses" in acts
+    assert "`GatheringWorkers`: there are enough workers" in itself
 
 
 def test_each_verb_has_its_help_with_examples() -> None:

@@ -30,7 +30,7 @@ class Advice(NamedTuple):
     """NAME stands for the job."""
 
 
-_BY_REASON: dict[Reason, Advice] = {
+WHILE_WAITING: dict[Reason, Advice] = {
     Reason.InvalidSpec: Advice("no", "correct the field that the message names"),
     Reason.NotSupported: Advice("no", "remove the field that the message names"),
     Reason.ClaimMissing: Advice(
@@ -122,7 +122,8 @@ _BY_REASON: dict[Reason, Advice] = {
     Reason.RanksLeaving: Advice("yes", "nothing: agents kill the ranks that are late"),
     Reason.GatheringWorkers: Advice("yes", "nothing: the job trains in a few seconds"),
 }
-_WHILE_TRAINING: dict[str, Advice] = {
+"""Why a job does not train."""
+WHILE_TRAINING: dict[str, Advice] = {
     WORKERS_MISSING: Advice(
         "maybe",
         "look at the pods that do not run: kubectl get pods -l regroup.dev/job=NAME; each takes "
@@ -149,6 +150,6 @@ _ELSE = Advice("maybe", "read the message, and the events of the job and its pod
 def advice(reason: str, job: str) -> Advice:
     """What follows from a reason; a general advice for one of another release."""
     known = Reason.__members__.get(reason)
-    found = _BY_REASON[known] if known is not None else _WHILE_TRAINING.get(reason, _ELSE)
+    found = WHILE_WAITING[known] if known is not None else WHILE_TRAINING.get(reason, _ELSE)
     heals, what_to_do = found
     return Advice(heals, what_to_do.replace("NAME", job))
