@@ -45,7 +45,16 @@ Examples:
   regroup checkpoint verify /mnt/shared/gpt --step 500
   regroup checkpoint export /mnt/shared/gpt --out gpt-500
   regroup checkpoint export /mnt/shared/gpt --out - > model.safetensors
+  regroup checkpoint prune /mnt/shared/gpt --keep-last 2 --dry-run
 """
+
+
+def _examples_of(verb: str) -> str:
+    """Those of one verb, for its help."""
+    _, *lines = _EXAMPLES.splitlines()
+    return "\n".join(
+        ["\b", *(line for line in lines if line == "Examples:" or f" {verb} " in line)]
+    )
 
 
 class _UnreadError(click.ClickException):
@@ -76,7 +85,7 @@ def main() -> None:
     """
 
 
-@main.command("list")
+@main.command("list", epilog=_examples_of("list"))
 @_DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
 def list_checkpoints(directory: Path, as_json: bool) -> None:
@@ -108,7 +117,7 @@ def list_checkpoints(directory: Path, as_json: bool) -> None:
             click.echo(f"step {candidate.step}: damaged: {printable(candidate.problem)}")
 
 
-@main.command()
+@main.command(epilog=_examples_of("verify"))
 @_DIRECTORY
 @_STEP
 def verify(directory: Path, step: int | None) -> None:
@@ -137,7 +146,7 @@ def verify(directory: Path, step: int | None) -> None:
         sys.exit(EXIT_DAMAGED)
 
 
-@main.command()
+@main.command(epilog=_examples_of("export"))
 @_DIRECTORY
 @_STEP
 @click.option(
@@ -214,7 +223,7 @@ def _explained(out: Path) -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-@main.command()
+@main.command(epilog=_examples_of("prune"))
 @_DIRECTORY
 @click.option(
     "--keep-last", type=click.IntRange(1), required=True, help="How many of the newest stay."
