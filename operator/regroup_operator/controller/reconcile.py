@@ -292,14 +292,8 @@ class Reconciler:
             p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
         ]
         view = self._coordinators.view(job.key, job.status.coordinator_term, running)
-        role = LAUNCHER_OBJECTS[job.launcher].leading_role
-        found = await asyncio.gather(
-            self._memory.services.get((job.namespace, names.service(job.name, role))),
-            self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
-            self._network_policy(job),
-            self._claim(job, recent=recent),
-        )
-        service, budget, policy = (_own(document, job) for document in found[:3])
+        *named, claim = await self._named_objects(job, recent=recent)
+        service, budget, policy = (_own(document, job) for document in named)
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
@@ -319,9 +313,9 @@ class Reconciler:
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=workload.protected_workers(job, budget) if budget else None,
-            claim=read_claim(found[3]) if found[3] else None,
+            claim=read_claim(claim) if claim else None,
             own=own,
-            conflict=_conflict(job, found),
+            conflict=_conflict(job, named, claim),
             nodes=await self._nodes.look(
                 job.key,
                 _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
@@ -380,6 +374,18 @@ class Reconciler:
             except ClusterError as error:
                 log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
         return found
+
+    async def _named_objects(self, job: AnyJob, *, recent: bool) -> tuple[Object | None, ...]:
+        """What has the names of the job's Service, budget, network policy and claim, in this order.
+        It may be somebody else's.
+        """
+        role = LAUNCHER_OBJECTS[job.launcher].leading_role
+        return await asyncio.gather(
+            self._memory.services.get((job.namespace, names.service(job.name, role))),
+            self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
+            self._network_policy(job),
+            self._claim(job, recent=recent),
+        )
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
         """The claim that the spec names or describes."""
@@ -599,14 +605,13 @@ def _own(document: Object | None, job: JobObject) -> Object | None:
     return document if document and _is_ours(document, job) else None
 
 
-def _conflict(job: AnyJob, found: Sequence[Object | None]) -> str:
+def _conflict(job: AnyJob, named: Sequence[Object | None], claim: Object | None) -> str:
     """Which of the objects that have the names of the job's own is not its own; empty: none is.
 
     The claim of volumeClaimTemplate has no owner, since it outlives the job: its label says whose
     it is.
     """
-    *owned, claim = found
-    others = [document for document in owned if document and not _is_ours(document, job)]
+    others = [document for document in named if document and not _is_ours(document, job)]
     if claim and _makes_claim(job) and _label_job(claim) != job.name:
         others.append(claim)
     return _explain(others[0], job) if others else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -81,6 +82,11 @@ def writes(operator: OperatorProcess, namespace: Namespace) -> tuple[float, floa
     return made, deleted, namespace.read()["metadata"]["resourceVersion"]
 
 
+def has_had_a_round(operator: OperatorProcess, before: float) -> bool:
+    """Since there were so many."""
+    return operator.total("controller_runtime_reconcile_total") > before
+
+
 def have_rounds(operator: OperatorProcess, namespace: Namespace) -> None:
     """Give the operator reasons to look at the job, and wait until it has done so each time."""
     path = namespace.core("pods/gpt-w0-1")
@@ -89,9 +95,7 @@ def have_rounds(operator: OperatorProcess, namespace: Namespace) -> None:
         touch = {"metadata": {"annotations": {"touched": str(number)}}}
         answer = namespace.api.request("PATCH", path, touch, "application/merge-patch+json")
         assert answer.status == 200, answer.message
-        wait_until(
-            "a round", lambda b=before: operator.total("controller_runtime_reconcile_total") > b
-        )
+        wait_until("a round", partial(has_had_a_round, operator, before))
 
 
 @pytest.mark.parametrize("webhook", [inject], indirect=True)
