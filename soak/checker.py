@@ -8,9 +8,10 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from soak.allowed_losses import a_copy_lived, over_allowed
+from soak.allowed_losses import SEEN_LATE_SECONDS, a_copy_lived, over_allowed
 from soak.evidence import Evidence, Sample
 from soak.kinds import APPLICATION, HANG, may_be_counted
 from soak.lost_steps import hidden, losses, number
@@ -179,8 +180,9 @@ def stuck(evidence: Evidence) -> Iterator[str]:
     """The times without progress that are longer than allowed, and an end that does not come.
 
     The clock stands while the volume does not answer, and while Kubernetes does not start pods
-    without which too few could run. Only a step beyond all before it is progress. A job that makes
-    the same steps again and again, or forms generations without a step, is stuck.
+    without which too few could run. Only a step beyond all before it is progress, and a step made
+    again that a fault has cost. A job that loses steps by itself and makes them again, or forms
+    generations without a step, is stuck.
     """
     if not evidence.was_suspended:
         yield "it was not suspended in time"
@@ -188,7 +190,8 @@ def stuck(evidence: Evidence) -> Iterator[str]:
         yield "nobody looked at its steps while it trained"
     excused = (*evidence.excused, *waits_for_kubernetes(evidence.looks, evidence.min_replicas))
     for since, last, highest in _waits(evidence.samples):
-        stood = last - since - _common(excused, since, last)
+        spans = (*excused, *_made_again(evidence, since, last))
+        stood = last - since - _common(spans, since, last)
         if stood > evidence.stuck_seconds:
             yield f"no progress beyond step {highest} for {stood:.0f} s"
 
@@ -205,6 +208,21 @@ def _waits(samples: Sequence[Sample]) -> Iterator[tuple[float, float, int]]:
         last, highest = sample.time, max(highest, step)
     if since is not None:
         yield since, last, highest
+
+
+def _made_again(evidence: Evidence, since: float, last: float) -> list[tuple[float, float]]:
+    """When steps were made again that faults have cost; never, where steps were lost more often
+    than a fault struck.
+    """
+    seen = [
+        (one.time, one.step)
+        for one in evidence.samples
+        if since <= one.time <= last and one.step is not None
+    ]
+    steps = [(start, end, after - before) for (start, before), (end, after) in pairwise(seen)]
+    falls = sum(made < 0 for _, _, made in steps)
+    hits = sum(since - SEEN_LATE_SECONDS <= hit.time <= last for hit in evidence.hits)
+    return [(start, end) for start, end, made in steps if made > 0] if falls <= hits else []
 
 
 def _common(spans: Iterable[tuple[float, float]], since: float, until: float) -> float:

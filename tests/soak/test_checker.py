@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from soak import checker, records
-from soak.evidence import Kept, Sample, WholeSnapshot
+from soak.evidence import Hit, Kept, Sample, WholeSnapshot
 from soak.pod_states import TAKEN, UNSEEN, PodLook
 from soak.records import Line, Stored
 from soak.replay import replay
@@ -237,6 +237,21 @@ def test_steps_that_are_made_again_are_no_progress(written: Written) -> None:
         )
     )
     assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
+
+
+def test_steps_that_a_fault_has_cost_are_progress_when_they_are_made_again(
+    written: Written,
+) -> None:
+    """One a second, from second 64 on. None is beyond step 14 for 62 seconds."""
+    before = [Sample(14.0 + second, 14) for second in range(48)]
+    again = [Sample(63.0 + second, second) for second in range(14)]
+    written.change(samples=(*written.evidence.samples, *before, Sample(62.0, None), *again))
+    assert written.verdict().stuck == ("no progress beyond step 14 for 62 s",)
+    written.change(hits=(Hit(14.5, frozenset(), 2),))
+    assert not written.verdict().stuck
+    once_more = [Sample(77.0 + second, second) for second in range(14)]
+    written.change(samples=(*written.evidence.samples, *once_more))
+    assert written.verdict().stuck == ("no progress beyond step 14 for 76 s",), "one was by itself"
 
 
 def test_generations_that_form_without_a_step_are_no_progress(written: Written) -> None:
