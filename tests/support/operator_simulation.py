@@ -116,6 +116,10 @@ class Simulation:
     generation: int = 1
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, Pod] = field(default_factory=dict)
+    disowned: list[Pod] = field(default_factory=list)
+    """Pods from which the job was taken as their owner, until the status has counted them."""
+    lost_owners: bool = False
+    """Whether there were any."""
     service: Service | None = None
     disruption_budget: int | None = None
     claim: Claim | None = field(default_factory=lambda: Claim("shared"))
@@ -190,6 +194,8 @@ class Simulation:
         """What the operator sees."""
         return Observed(
             pods=tuple(self.pods.values()),
+            disowned=tuple(self.disowned),
+            relabelled=self.lost_owners,
             service=self.service,
             unreached_seconds={
                 uid: (self.now - since).total_seconds() for uid, since in self.unreached.items()
@@ -213,6 +219,7 @@ class Simulation:
         what = plan(self.job(), self.observed(), self.now)
         assert_explained(what)
         self.status = what.status
+        self.disowned = [p for p in self.disowned if p.uid not in what.status.handled_pods]
         for action in what.actions[:crash_after]:
             self._do(action)
         return what
@@ -295,6 +302,15 @@ class Simulation:
             pod, phase="Failed", exit_code=exit_code, ended=self.now.isoformat(), **fields
         )
         self.pods[pod.name] = ended
+
+    def take_label(self, pod: Pod) -> None:
+        """Somebody makes its labels unreadable."""
+        self.pods[pod.name] = replace(pod, role="", index=-1)
+
+    def take_owner(self, pod: Pod) -> None:
+        """Somebody takes its owner reference."""
+        self.disowned.append(replace(self.pods.pop(pod.name), role=""))
+        self.lost_owners = True
 
     def workers(self) -> list[Pod]:
         """Live worker pods."""

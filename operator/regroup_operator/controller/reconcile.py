@@ -303,9 +303,11 @@ class Reconciler:
         self._nodes.expect(job.key, nodes)
         events = await self._events_of_late_pod(job, pods)
         held = refusals.held(_scene(job, pods), time.monotonic())
-        pods = (*pods, *await self._memory.relabelled.find(job))
+        taken = await self._memory.relabelled.find(job)
+        pods = (*pods, *taken.relabelled)
         return Observed(
             pods=pods,
+            disowned=tuple(taken.disowned),
             relabelled=self._memory.relabelled.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),

@@ -186,8 +186,8 @@ def account_for_ends(
     job: AnyJob, status: TrainingJobStatus, observed: Observed, lost: Lost, now: datetime
 ) -> CountedEnds:
     """Count each ended or lost worker pod exactly once: `handledPods` holds those that have been
-    counted. Pods whose labels somebody has edited are a failure too, one for each back-off: whoever
-    does it to each new pod would otherwise have new ones without end.
+    counted. Pods whose labels or owner somebody has edited are a failure too, one for each
+    back-off: whoever does it to each new pod would otherwise have new ones without end.
     """
     ended = [
         pod
@@ -205,13 +205,13 @@ def account_for_ends(
     ]
     policy = job.policies.node_failure
     nodes = count_node_failures(status, _of_known_nodes(blamed, observed), policy, now)
-    relabelled = [pod for pod in observed.unreadable if pod.alive and pod.uid not in known]
-    is_failure = bool(relabelled) and backoff_left(job, status, now) <= 0
-    present = {pod.uid for pod in (*observed.workers, *observed.unreadable)}
+    taken = [pod for pod in observed.taken if pod.alive and pod.uid not in known]
+    is_failure = bool(taken) and backoff_left(job, status, now) <= 0
+    present = {pod.uid for pod in (*observed.workers, *observed.taken)}
     handled = [uid for uid in status.handled_pods if uid in present]
     changed = nodes.status.model_copy(
         update={
-            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive, *relabelled))),
+            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive, *taken))),
             "pod_failures": status.pod_failures + len(counted) + is_failure,
         }
     )

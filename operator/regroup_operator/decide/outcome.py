@@ -93,13 +93,13 @@ def _hopeless_worker(job: AnyJob, observed: Observed) -> JobOutcome | None:
 
 def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
     """Pods that keep failing fail a job, but not one whose other workers train on, and not one from
-    whose pods somebody takes the labels: none of those has ended.
+    which somebody takes pods by edits: none of those has ended.
     """
     limit, failed = job.policies.restart.max_restarts, job.status.pod_failures
     if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
         return None
     ended = [pod for pod in observed.workers if pod.phase == "Failed"]
-    if not ended and observed.has_edited_labels:
+    if not ended and observed.loses_pods_to_edits:
         return None
     budget = f"spec.restartPolicy.maxRestarts={limit}"
     text = f"{failed} pods in a row failed without a step in between ({budget})"

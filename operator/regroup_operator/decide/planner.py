@@ -340,17 +340,27 @@ def _unreadable_status(job: AnyJob) -> tuple[Event, ...]:
     return (Event("Warning", "StatusUnreadable", text[:MESSAGE_LIMIT], fields),)
 
 
+_BAD_LABELS = (
+    "cannot read the number at the end of its name, or its labels "
+    f"{names.JOB}, {names.ROLE}, {names.INDEX}, {names.TERM} (delete it, and stop what edits "
+    "labels: new pods are made ever later)"
+)
+_NO_OWNER = (
+    "somebody has changed metadata.ownerReferences, so that the job controls it no more (delete "
+    "it, or leave it to its new owner, and stop what changes owners: new pods are made ever later)"
+)
+
+
 def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
+    pods = (
+        *((pod, _BAD_LABELS) for pod in observed.unreadable),
+        *((pod, _NO_OWNER) for pod in observed.disowned),
+    )
     return tuple(
         Event(
-            "Warning",
-            "PodUnreadable",
-            f"pod {pod.name} takes no part in the job: cannot read the number at the end of its "
-            f"name, or its labels {names.JOB}, {names.ROLE}, {names.INDEX}, {names.TERM} (delete "
-            "it, and stop what edits labels: new pods are made ever later)",
-            pod.uid,
+            "Warning", "PodUnreadable", f"pod {pod.name} takes no part in the job: {why}", pod.uid
         )
-        for pod in observed.unreadable
+        for pod, why in pods
     )
 
 

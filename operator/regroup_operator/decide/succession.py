@@ -83,11 +83,11 @@ def keep_coordinator(
     now: datetime,
 ) -> Step:
     """Keep one coordinator. A dead one gets a successor under the next term; a term is never used
-    twice. Where labels of pods are edited, it waits as the workers do.
+    twice. Where edits take pods from the job, it waits as the workers do.
     """
     current = current_coordinator(observed, status)
     why = _why_replaced(current, observed, status) if current is not None else ""
-    waits = observed.has_edited_labels and backoff_left(job, status, now) > 0
+    waits = observed.loses_pods_to_edits and backoff_left(job, status, now) > 0
     if blocker is not None or waits or (current is not None and not why):
         return Step(status, retain_coordinator(observed, status))
     dead = (DeletePod(current, why, SUPERSEDED_SECONDS),) if current is not None else ()

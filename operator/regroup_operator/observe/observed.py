@@ -356,7 +356,13 @@ class Observed:
     held_back: frozenset[str] = frozenset()
     """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
     relabelled: bool = False
-    """Whether somebody has taken the job's label from a pod lately. Few rounds see such a pod."""
+    """Whether somebody has taken the job's label or its owner reference from a pod lately. Few
+    rounds see such a pod.
+    """
+    disowned: tuple[Pod, ...] = ()
+    """Pods from which the job was just taken as their owner. They count as failed, and no action
+    touches them.
+    """
     unmade_term: int | None = None
     """The term whose coordinator or store was refused: no pod has ever had it."""
 
@@ -396,6 +402,11 @@ class Observed:
         return tuple(pod for pod in self.pods if pod.role not in known)
 
     @property
-    def has_edited_labels(self) -> bool:
-        """Whether somebody edits, or has lately edited, the labels of the job's pods."""
-        return self.relabelled or bool(self.unreadable)
+    def taken(self) -> tuple[Pod, ...]:
+        """Pods that take part no more since somebody has edited their labels or their owner."""
+        return *self.unreadable, *self.disowned
+
+    @property
+    def loses_pods_to_edits(self) -> bool:
+        """Whether somebody takes pods from the job so, or has lately done it."""
+        return self.relabelled or bool(self.taken)

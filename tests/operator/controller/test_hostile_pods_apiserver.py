@@ -12,7 +12,7 @@ import pytest
 
 from regroup_operator.api import names
 from regroup_operator.controller.handlers import PROBES_AT_ONCE
-from tests.support.kube_api import Answer, Namespace
+from tests.support.kube_api import Answer, Json, Namespace
 from tests.support.operator_process import Kubelets, OperatorProcess, make_claim
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
@@ -75,20 +75,31 @@ def test_pods_with_deep_managed_fields_end_no_operator(
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_who_takes_the_label_of_each_new_pod_gets_new_ones_ever_later_and_is_named(
-    operator: OperatorProcess, namespace: Namespace
+NO_LABEL: Json = {"labels": {names.JOB: None}}
+NO_OWNER: Json = {"ownerReferences": []}
+
+
+@pytest.mark.parametrize(
+    ("taken", "advice"),
+    [
+        (NO_LABEL, "stop what edits labels"),
+        (NO_OWNER, "stop what changes owners"),
+        ({**NO_LABEL, **NO_OWNER}, "stop what changes owners"),
+    ],
+    ids=["label", "owner", "both"],
+)
+def test_who_takes_each_new_pod_from_its_job_makes_new_ones_come_ever_later_and_is_named(
+    operator: OperatorProcess, namespace: Namespace, taken: Json, advice: str
 ) -> None:
     make_claim(namespace)
     assert namespace.create(SMALLEST).status == 201
-    stolen = {"metadata": {"labels": {names.JOB: None}}}
     made: set[str] = set()
 
     def counted_them() -> bool:
-        for name, pod in Kubelets(namespace).pods().items():
+        for name in Kubelets(namespace).pods().keys() - made:
             made.add(name)
-            if names.JOB in pod["metadata"]["labels"]:
-                path, merge = namespace.core(f"pods/{name}"), "application/merge-patch+json"
-                namespace.api.request("PATCH", path, stolen, merge)
+            path, merge = namespace.core(f"pods/{name}"), "application/merge-patch+json"
+            assert namespace.api.request("PATCH", path, {"metadata": taken}, merge).status == 200
         return int(namespace.read().get("status", {}).get("podFailures", 0)) >= 4
 
     wait_until("four failures in a row", counted_them)
@@ -96,7 +107,7 @@ def test_who_takes_the_label_of_each_new_pod_gets_new_ones_ever_later_and_is_nam
     events = namespace.api.request("GET", namespace.core("events")).body["items"]
     messages = [each["message"] for each in events if each["reason"] == "PodUnreadable"]
     assert any("pod gpt-w0-1 takes no part" in message for message in messages)
-    assert all("stop what edits labels" in message for message in messages)
+    assert all(advice in message for message in messages)
 
 
 def test_idle_connections_to_the_port_of_probes_are_bounded(operator: OperatorProcess) -> None:

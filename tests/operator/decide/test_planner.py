@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -279,11 +280,19 @@ def test_a_worker_that_becomes_unreadable_is_lost_replaced_and_named_in_an_event
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
 
 
-def test_who_edits_the_labels_of_each_new_pod_gets_new_ones_ever_later(job: Simulation) -> None:
+Take = Callable[[Simulation, Pod], None]
+TAKES = (Simulation.take_label, Simulation.take_owner)
+"""Ways in which somebody takes a pod from its job."""
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_who_takes_each_new_pod_from_its_job_makes_new_ones_come_ever_later(
+    job: Simulation, take: Take
+) -> None:
     made = []
     for _ in range(60):
         for pod in job.workers():
-            job.pods[pod.name] = replace(pod, role="", index=-1)
+            take(job, pod)
         made += [a for a in job.round().actions if isinstance(a, CreateWorker)]
         job.tick(1)
     assert [made.count(action) for action in made] == [1] * len(made)
@@ -292,11 +301,14 @@ def test_who_edits_the_labels_of_each_new_pod_gets_new_ones_ever_later(job: Simu
     )
 
 
-def test_labels_that_are_taken_fail_no_job_and_many_at_once_count_little(job: Simulation) -> None:
+@pytest.mark.parametrize("take", TAKES)
+def test_pods_that_are_taken_fail_no_job_and_many_at_once_count_little(
+    job: Simulation, take: Take
+) -> None:
     job.spec["restartPolicy"] = {"maxRestarts": 0}
     job.outcome, job.unanswered_since = None, job.now  # it trains no more
     for pod in job.workers():
-        job.pods[pod.name] = replace(pod, role="", index=-1)
+        take(job, pod)
         job.round()
     assert job.status.pod_failures == 2, "the first one has no back-off"
     job.tick(300)
@@ -304,16 +316,30 @@ def test_labels_that_are_taken_fail_no_job_and_many_at_once_count_little(job: Si
     assert job.status.phase != "Failed"
 
 
-def test_a_coordinator_without_its_labels_is_not_made_again_at_once_each_time(
-    job: Simulation,
+@pytest.mark.parametrize("take", TAKES)
+def test_a_coordinator_that_is_taken_is_not_made_again_at_once_each_time(
+    job: Simulation, take: Take
 ) -> None:
     terms = set()
     for _ in range(20):
         for pod in [pod for pod in job.pods.values() if pod.role == names.COORDINATOR]:
-            job.pods[pod.name] = replace(pod, role="")
+            take(job, pod)
         terms |= {a.term for a in job.round().actions if isinstance(a, CreateCoordinator)}
         job.tick(1)
     assert terms == {2, 3, 4, 5, 6}, "after 0, 1, 2, 4 and 8 s"
+
+
+def test_a_pod_of_another_owner_is_named_once_and_never_touched(job: Simulation) -> None:
+    taken = job.workers()[1]
+    job.take_owner(taken)
+    job.spec["suspend"] = True
+    job.outcome = Outcome(result="suspended", message="saved")
+    plans = [job.round() for _ in range(3)]
+    events = {e for what in plans for e in what.events if e.reason == "PodUnreadable"}
+    (event,) = events
+    assert event.message.startswith(f"pod {taken.name} takes no part in the job: somebody has ")
+    touched = {a.pod.uid for what in plans for a in what.actions if isinstance(a, DeletePod)}
+    assert touched and taken.uid not in touched
 
 
 def test_an_unreadable_pod_leaves_with_the_others_at_a_suspension(job: Simulation) -> None:
