@@ -3,8 +3,9 @@
 The rules are those of client-go's reflector. A list is read in pages. A watch goes on from the
 version of the list, or of the last event or bookmark. It is begun again after its time, after a
 lost connection and after an outage. When its version is too old (410 Gone), or when neither an
-event nor a bookmark has come for long, there is another list. What it shows otherwise than before
-is reported, deletions too.
+event nor a bookmark has come for long, there is another list. So there is, unlike there, once an
+hour: it finds what a watch has left out. What it shows otherwise than before is reported, deletions
+too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ SHORTEST_WATCH_SECONDS = 1.0
 IDLE_SECONDS = 150.0
 """Without an event or a bookmark for so long, the watch is not trusted: its connection is dead, or
 the API server's own cache stands still. The API server sends a bookmark about once a minute.
+"""
+RELIST_SECONDS = (1800.0, 3600.0)
+"""After a random time between these there is a list although all seems well: nothing else finds an
+event that the API server, or a proxy before it, has left out of a watch that goes on.
 """
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 10.0
@@ -89,6 +94,8 @@ class ListWatch(Generic[T]):
         self._lists = 0
         """In a row, each of them within CALM_SECONDS of the one before."""
         self._listed_at = -math.inf
+        self._relist_at = math.inf
+        """When the next list is due where none is needed sooner; monotonic time."""
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
 
@@ -105,6 +112,8 @@ class ListWatch(Generic[T]):
                 log.exception("watch of %s failed", self._collection.path)
             else:
                 self._failures = 0
+            if time.monotonic() >= self._relist_at:
+                self._needs_list = True
             await self._sleep(self._pause())
 
     async def _list_and_watch(self) -> None:
@@ -135,6 +144,7 @@ class ListWatch(Generic[T]):
         listed, version, unreadable = await self._all_objects()
         changes = self.cache.replace(listed, version, began, unreadable)
         self._needs_list, self._received_at = False, time.monotonic()
+        self._relist_at = self._received_at + random.uniform(*RELIST_SECONDS)
         self.listed.set()
         self._report(changes)
 

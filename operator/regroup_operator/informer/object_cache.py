@@ -241,11 +241,28 @@ class ObjectCache(Generic[T]):
         return self._remove(seen.key) if deleted else self._put(seen)
 
     def bookmark(self, version: int) -> None:
-        """Nothing else has happened up to this version. Raises OutOfOrderError."""
+        """Nothing else has happened up to this version. Raises OutOfOrderError, also where an
+        answer has shown that something else has.
+        """
         if version < self.version:
             raise OutOfOrderError(f"a bookmark of version {version} after {self.version}")
+        for key, ahead in self._ahead.entries.items():
+            if ahead.version <= version and self._lacks(key, ahead):
+                name = "/".join(key)
+                raise OutOfOrderError(f"a bookmark of version {version} without a change of {name}")
         self.version = version
         self._drop(lambda ahead: ahead.version <= version)
+
+    def _lacks(self, key: Key, ahead: _Ahead[T]) -> bool:
+        """Whether the watch still shows an older state than this answer, or an object that it
+        lacked.
+        """
+        watched = self._watched.entries.get(key)
+        if watched is None:
+            return False
+        if ahead.seen is not None:
+            return watched.version < ahead.seen.version
+        return watched.subject == ahead.subject and watched.version <= ahead.version
 
     # --- answers to requests ----------------------------------------------------------------------
 

@@ -319,6 +319,45 @@ async def test_bookmarks_alone_keep_a_watch_trusted(
     assert watched.server.lists == 1
 
 
+async def test_a_deletion_that_a_watch_leaves_out_is_found_by_a_list_in_the_end(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch stays open, and its bookmarks come. Nobody asks for the object."""
+    server = watched.server
+    server.objects, server.version = [make_object("two", 1)], 9
+    server.send("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
+    server.lines.put_nowait(None)
+    await watched.watches(2)
+    assert _kept(watched) == ["one", "two", None]
+    monkeypatch.setattr(list_watch, "RELIST_SECONDS", (0.0, 0.0))
+    watched.watch._relist_at = 0.0  # an hour has passed
+    server.lines.put_nowait(None)
+    await watched.expect(("one", False))
+    assert _kept(watched) == [None, "two", None]
+
+
+async def test_a_deletion_that_a_watch_leaves_out_is_found_sooner_where_an_answer_lacked_the_object(
+    watched: Watched,
+) -> None:
+    server = watched.server
+    server.objects, server.version = [make_object("two", 1)], 9
+    await watched.watch.refresh()
+    assert _kept(watched) == [None, "two", None]
+    server.send("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
+    await watched.expect(("one", False))
+    assert _kept(watched) == [None, "two", None]
+    assert (server.lists, watched.cache.version) == (3, 9)
+
+
+async def test_all_is_listed_again_between_half_an_hour_and_an_hour_after_the_last_list(
+    watched: Watched,
+) -> None:
+    first, last = list_watch.RELIST_SECONDS
+    assert (first, last) == (1800.0, 3600.0)
+    assert first <= watched.watch._relist_at - watched.watch._received_at <= last
+    assert watched.server.lists == 1
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -218,6 +218,42 @@ def test_a_late_answer_shows_no_object_that_a_list_of_all_lacked() -> None:
     assert cache.get(KEYS[0]) is not None
 
 
+# --- a watch that leaves something out ------------------------------------------------------------
+
+
+def test_a_bookmark_that_hides_what_a_list_of_one_subject_lacked_asks_for_a_list() -> None:
+    cache = make_cache(make_seen())
+    cache.note_list(SUBJECTS[0], [], 20)
+    cache.bookmark(19)
+    with pytest.raises(OutOfOrderError, match="version 20 without a change of a/pod0"):
+        cache.bookmark(20)
+    assert cache.get(("a", "pod0")) is None, "it does not come back"
+
+
+@pytest.mark.parametrize("shown", [None, 11])
+def test_a_bookmark_that_hides_what_an_answer_has_shown_asks_for_a_list(shown: int | None) -> None:
+    cache = make_cache(make_seen())
+    cache.note(make_seen(version=12))
+    if shown:
+        cache.apply(make_seen(version=shown))
+    with pytest.raises(OutOfOrderError, match="without a change of a/pod0"):
+        cache.bookmark(20)
+    assert cache.get(("a", "pod0")) == make_seen(version=12)
+
+
+def test_bookmarks_after_what_answers_have_shown_and_more_ask_for_nothing() -> None:
+    listed = [make_seen(f"pod{n}") for n in range(4)]
+    cache = make_cache(*listed)
+    cache.note_list(SUBJECTS[0], [make_seen("pod3", 15)], 16)
+    cache.apply(make_seen("pod0", 11), deleted=True)
+    cache.apply(make_seen("pod1", 12, subject=SUBJECTS[1]))
+    cache.apply(make_seen("pod2", 13), deleted=True)
+    cache.apply(make_seen("pod3", 15))
+    cache.apply(make_seen("pod2", 18, uid="new"))
+    cache.bookmark(20)
+    assert [seen.key[1] for seen in cache.of(SUBJECTS[0])] == ["pod2", "pod3"]
+
+
 # --- beside a model of an API server --------------------------------------------------------------
 
 
