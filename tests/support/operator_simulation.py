@@ -13,6 +13,7 @@ from typing import Any
 from regroup_operator.api import names
 from regroup_operator.api.spec_reader import parse_spec
 from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.plan import (
     MESSAGE_LIMIT,
     Action,
@@ -33,6 +34,7 @@ from regroup_operator.decide.planner import plan
 from regroup_operator.observe.observed import (
     Claim,
     CoordinatorView,
+    Identity,
     InvalidJob,
     Job,
     JobObject,
@@ -166,6 +168,8 @@ class Simulation:
     """Of the coordinator."""
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    clock_ahead: float = 0.0
+    """Seconds that the operator's clock is ahead of those of API server and nodes."""
     created: list[str] = field(default_factory=list)
     """Names of all pods ever made."""
     tokens_sent: list[datetime] = field(default_factory=list)
@@ -197,6 +201,8 @@ class Simulation:
             disowned=tuple(self.disowned),
             relabelled=self.lost_owners,
             service=self.service,
+            seen_seconds=self._seen_seconds(),
+            own={"Service": Identity("uid-service", "1")} if self.service else {},
             unreached_seconds={
                 uid: (self.now - since).total_seconds() for uid, since in self.unreached.items()
             },
@@ -216,13 +222,18 @@ class Simulation:
         """One reconcile. An operator that crashes has written the status and done only so many
         actions.
         """
-        what = plan(self.job(), self.observed(), self.now)
+        what = plan(self.job(), self.observed(), self.operator_time)
         assert_explained(what)
         self.status = what.status
         self.disowned = [p for p in self.disowned if p.uid not in what.status.handled_pods]
         for action in what.actions[:crash_after]:
             self._do(action)
         return what
+
+    @property
+    def operator_time(self) -> datetime:
+        """What the operator's clock says."""
+        return self.now + timedelta(seconds=self.clock_ahead)
 
     def run_rounds(self, rounds: int = 12) -> None:
         """Let operator, scheduler and kubelets work `rounds` times, two seconds apart."""
@@ -404,6 +415,12 @@ class Simulation:
             lost_seconds=lost,
             no_contact_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
         )
+
+    def _seen_seconds(self) -> dict[str, float]:
+        times = {pod.uid: pod.ended for pod in self.pods.values() if pod.ended}
+        if self.service is not None:
+            times["uid-service"] = self.service.created
+        return {uid: (self.now - parse_time(time)).total_seconds() for uid, time in times.items()}
 
     def _since(self, time: datetime | None) -> float:
         return (self.now - time).total_seconds() if time else 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.first_sight import FirstSight
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
@@ -148,6 +149,7 @@ class Reconciler:
         self._unmade_terms: dict[Key, int] = {}
         """Terms that this process has written and whose pod was refused. Nobody else uses them."""
         self._claims = RecentAnswers(cluster.claim)
+        self._first_sight = FirstSight()
 
     async def reconcile(self, key: Key) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
@@ -240,6 +242,7 @@ class Reconciler:
         self._unmade_terms.pop(key, None)
         self._memory.relabelled.forget(key)
         self._event_limit.forget(key)
+        self._first_sight.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
         """Whether this operator has just started, and has had no answer from the coordinator of a
@@ -305,8 +308,10 @@ class Reconciler:
         held = refusals.held(_scene(job, pods), time.monotonic())
         taken = await self._memory.relabelled.find(job)
         pods = (*pods, *taken.relabelled)
+        own = {d["kind"]: read_identity(d) for d in (service, budget, policy) if d}
         return Observed(
             pods=pods,
+            seen_seconds=self._first_sight.look(job.key, _to_be_timed(pods, own)),
             disowned=tuple(taken.disowned),
             relabelled=self._memory.relabelled.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
@@ -315,7 +320,7 @@ class Reconciler:
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=workload.protected_workers(job, budget) if budget else None,
             claim=read_claim(found[3]) if found[3] else None,
-            own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
+            own=own,
             conflict=_conflict(job, found),
             nodes=await self._nodes.look(
                 job.key,
@@ -621,6 +626,12 @@ def _label_job(document: Object) -> str:
 
 def _makes_claim(job: AnyJob) -> bool:
     return job.storage is not None and job.storage.volume_claim_template is not None
+
+
+def _to_be_timed(pods: Sequence[Pod], own: Mapping[str, Identity]) -> list[str]:
+    """UIDs of what it matters of for how long it is so: ended pods, and the Service."""
+    ended = [pod.uid for pod in pods if pod.phase in ("Failed", "Succeeded")]
+    return [*ended, own["Service"].uid] if "Service" in own else ended
 
 
 def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:

@@ -8,10 +8,8 @@ workers that come later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from regroup_operator.api import torchrun_end
-from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.torchrun_end import AttemptState
 from regroup_operator.decide.plan import MESSAGE_LIMIT, JobOutcome
 from regroup_operator.observe.observed import Job, Observed, Pod
@@ -62,7 +60,7 @@ def trains(job: Job, observed: Observed, term: int) -> bool:
     return bool(attempt.running) and ran >= job.spec.min_replicas
 
 
-def find_end(job: Job, observed: Observed, now: datetime) -> JobOutcome | None:
+def find_end(job: Job, observed: Observed) -> JobOutcome | None:
     """How the attempt ended, when that ends the job: enough workers ended well, or the program
     failed too often.
     """
@@ -71,7 +69,9 @@ def find_end(job: Job, observed: Observed, now: datetime) -> JobOutcome | None:
         return given_up
     if outcome == "again":
         return _fails_too_often(job, observed)
-    if outcome == "open" or any(_is_recent(pod, now) for pod in attempt.failed):
+    if outcome == "open" or any(
+        observed.ended_within(pod, STORE_SECONDS) for pod in attempt.failed
+    ):
         return None
     return JobOutcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
 
@@ -117,14 +117,12 @@ def _fails_too_often(job: Job, observed: Observed) -> JobOutcome | None:
     return JobOutcome(False, "RestartsExhausted", shown + text)
 
 
-def _is_recent(pod: Pod, now: datetime) -> bool:
-    return bool(pod.ended) and (now - parse_time(pod.ended)).total_seconds() < STORE_SECONDS
-
-
 def has_other_bounds(job: Job, observed: Observed) -> bool:
-    """Whether live workers were started with other bounds than the spec has now."""
+    """Whether live workers were started with other bounds than the spec has now. A pod that does
+    not say its bounds does not count: a webhook may have taken its annotation.
+    """
     live = read_attempt(observed, job.status.coordinator_term).live
-    return any(pod.nnodes != nnodes(job.spec) for pod in live)
+    return any(pod.nnodes not in ("", nnodes(job.spec)) for pod in live)
 
 
 def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:

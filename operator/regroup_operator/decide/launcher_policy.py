@@ -27,7 +27,7 @@ class LauncherPolicy:
     """Keep that pod reachable, and remove older ones, while no pod may be made."""
     keep_workers: Keep
     """Keep one live worker for each index."""
-    find_outcome: Callable[[AnyJob, Observed, datetime], JobOutcome | None]
+    find_outcome: Callable[[AnyJob, Observed], JobOutcome | None]
     """How the job ended, as its coordinator or its pods report; None while it has not."""
     is_training: Callable[[AnyJob, Observed], bool]
     """Whether it trains now."""

@@ -57,7 +57,6 @@ def find_lost(
     status: TrainingJobStatus,
     observed: Observed,
     policy: NodeFailurePolicy,
-    now: datetime,
     *,
     has_coordinator: bool,
 ) -> Lost:
@@ -72,7 +71,7 @@ def find_lost(
         if pod.phase == "Pending"
         else _why_unresponsive(pod, suspects, observed, patience)
         for pod in observed.workers
-        if pod.alive and not _is_cut_off(pod, observed, now)
+        if pod.alive and not _is_cut_off(pod, observed)
     }
     return {pod: why for pod, why in reasons.items() if why}
 
@@ -87,19 +86,17 @@ def _patience(observed: Observed, policy: NodeFailurePolicy) -> float:
     return policy.not_ready_seconds if is_heard else max(policy.not_ready_seconds, UNKNOWN_SECONDS)
 
 
-def _is_cut_off(pod: Pod, observed: Observed, now: datetime) -> bool:
+def _is_cut_off(pod: Pod, observed: Observed) -> bool:
     """Whether a pod may not reach the coordinator because the Service was deleted: it is missing,
-    or was made a moment ago and after the pod. A clock that is far from the API server's does not
-    count.
+    or is seen since a moment, and was made after the pod. The two times are the API server's.
     """
     service = observed.service
     if pod.phase != "Running" or not pod.placed:
         return False
     if service is None or not service.created:
         return service is None
-    made = parse_time(service.created)
-    is_new = abs((now - made).total_seconds()) < CUT_OFF_SECONDS
-    return is_new and parse_time(pod.placed) < made
+    is_new = observed.service_seconds < CUT_OFF_SECONDS
+    return is_new and parse_time(pod.placed) < parse_time(service.created)
 
 
 def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) -> str:
@@ -256,7 +253,7 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
     readmitted = readmit_nodes(job, observed, remembered, now)
     remembered = readmitted.status
     has_coordinator = launcher.has_coordinator
-    lost = find_lost(remembered, observed, policy, now, has_coordinator=has_coordinator)
+    lost = find_lost(remembered, observed, policy, has_coordinator=has_coordinator)
     ends = account_for_ends(job, remembered, observed, lost, now)
     suspects = next_suspects(remembered, observed, lost)
     status = ends.status.model_copy(update={"suspected_nodes": suspects})

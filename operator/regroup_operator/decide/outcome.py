@@ -43,7 +43,7 @@ def written_outcome(status: TrainingJobStatus) -> JobOutcome | None:
 def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> JobOutcome | None:
     """How the job has just ended; None while it has not."""
     return (
-        launcher_of(job).find_outcome(job, observed, now)
+        launcher_of(job).find_outcome(job, observed)
         or _deadline(job, now)
         or _too_many_losses(job)
         or _hopeless_worker(job, observed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
@@ -28,7 +27,7 @@ _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}", re.ASCII)
 """A reason as conditions have it. A coordinator may give any text."""
 
 
-def find_outcome(_job: AnyJob, observed: Observed, _now: datetime) -> JobOutcome | None:
+def find_outcome(_job: AnyJob, observed: Observed) -> JobOutcome | None:
     """The outcome that the coordinator reports."""
     report = observed.coordinator.status
     outcome = report.outcome if report else None

@@ -48,7 +48,7 @@ def keep_workers(
     saving = _may_wait_to_save(observed.coordinator)
     going = [pod for pod in live if pod.uid not in saving]
     extra = (*surplus(going, wanted), *delete_second(staying, observed.coordinator))
-    held = {pod.index for pod in (*live, *_just_succeeded(observed, now))}
+    held = {pod.index for pod in (*live, *_just_succeeded(observed))}
     missing = sorted(set(range(wanted)) - held)
     if blocker is not None or not _is_reachable(observed) or backoff_left(job, status, now) > 0:
         return Step(status, extra)
@@ -159,15 +159,14 @@ def nodes_to_avoid(status: TrainingJobStatus) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*status.suspected_nodes, *status.excluded_nodes)))
 
 
-def _just_succeeded(observed: Observed, now: datetime) -> list[Pod]:
+def _just_succeeded(observed: Observed) -> list[Pod]:
     """Workers that ended with 0 a moment ago. Why they did, the coordinator is about to report."""
     return [
         pod
         for pod in observed.workers
         if pod.phase == "Succeeded"
         and not pod.terminating
-        and pod.ended
-        and (now - parse_time(pod.ended)).total_seconds() < OUTCOME_SECONDS
+        and observed.ended_within(pod, OUTCOME_SECONDS)
     ]
 
 
@@ -181,9 +180,13 @@ def backoff_end(job: JobObject, status: TrainingJobStatus) -> datetime | None:
 
 
 def backoff_left(job: JobObject, status: TrainingJobStatus, now: datetime) -> float:
-    """Seconds until failed pods are replaced; 0 or less when they may be now."""
-    end = backoff_end(job, status)
-    return (end - now).total_seconds() if end is not None else 0.0
+    """Seconds until failed pods are replaced; 0 or less when they may be now. A failure that is yet
+    to come is of another operator's clock, or of one that was wrong: nothing waits for it.
+    """
+    end, last = backoff_end(job, status), status.last_pod_failure_time
+    if end is None or last is None or parse_time(last) > now:
+        return 0.0
+    return (end - now).total_seconds()
 
 
 # --- the disruption budget ------------------------------------------------------------------------

@@ -4,8 +4,6 @@ and goodput. Pure.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.attempt import find_end, read_attempt, trains
@@ -17,9 +15,9 @@ from regroup_operator.render.pods import ranks_per_worker
 from regroup_operator.render.torchrun_commands import rendezvous_generation
 
 
-def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> JobOutcome | None:
+def find_outcome(job: AnyJob, observed: Observed) -> JobOutcome | None:
     """How the attempt ended, when that ends the job."""
-    return find_end(job, observed, now) if isinstance(job, Job) else None
+    return find_end(job, observed) if isinstance(job, Job) else None
 
 
 def is_training(job: AnyJob, observed: Observed) -> bool:

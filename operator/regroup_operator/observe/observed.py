@@ -168,7 +168,7 @@ class Pod:
     exit_code: int | None = None
     """Exit code of the main container's last end, or of `ended_container`."""
     ended: str = ""
-    """Time of that end, by the node's clock."""
+    """Time of that end, by the node's clock, which nothing is measured with."""
     exit_reason: str = ""
     exit_message: str = ""
     ended_container: str = ""
@@ -320,6 +320,9 @@ class Observed:
 
     pods: tuple[Pod, ...] = ()
     service: Service | None = None
+    seen_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of the Service, or of a pod that has ended -> for how long this operator has seen it so.
+    """
     network_policy: bool = False
     """Whether it is as it is to be, or none is wanted."""
     token_sent_seconds: float | None = None
@@ -365,6 +368,16 @@ class Observed:
     """
     unmade_term: int | None = None
     """The term whose coordinator or store was refused: no pod has ever had it."""
+
+    def ended_within(self, pod: Pod, seconds: float) -> bool:
+        """Whether a pod that has ended did so a moment ago. The node's clock may be wrong."""
+        return bool(pod.ended) and self.seen_seconds.get(pod.uid, 0.0) < seconds
+
+    @property
+    def service_seconds(self) -> float:
+        """For how long this operator has seen the Service that there is."""
+        own = self.own.get("Service")
+        return self.seen_seconds.get(own.uid, 0.0) if own else 0.0
 
     def next_term(self, current: int) -> int:
         """The term of the next coordinator or store. A term is never used twice, and one that was
