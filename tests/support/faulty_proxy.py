@@ -11,7 +11,7 @@ import random
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from enum import Enum, auto
 from pathlib import Path
@@ -22,6 +22,7 @@ import yaml
 from aiohttp import web
 
 from devcluster.pki import Authority
+from tests.support.kube_api import Json
 
 PAGE = "2"
 """Objects in a page of a list while there are faults, so that lists have more than one."""
@@ -77,6 +78,12 @@ class FaultyProxy:
         """How many requests met which fault."""
         self.errors: list[Exception] = []
         """Of the proxy itself."""
+        self.hides: Callable[[Json], bool] | None = None
+        """Which events watches leave out that have begun since it was set. They go on all the same,
+        and pass on whole lines.
+        """
+        self.hidden: list[Json] = []
+        """The events that were left out."""
         self.late_pods: set[str] = set()
         """Names of pods whose creation was, or will be, carried out late."""
 
@@ -213,13 +220,26 @@ class FaultyProxy:
             self._watches.add(request.transport)
             try:
                 async with asyncio.timeout(seconds):
-                    async for chunk in answer.content.iter_any():
+                    async for chunk in self._shown(answer):
                         await passed.write(chunk)
             except (TimeoutError, ConnectionError):
                 return _closed(request)
             finally:
                 _abort(answer)
             return passed
+
+    async def _shown(self, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            if self.hides is None:
+                yield chunk
+                continue
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if self.hides(event := json.loads(line)):
+                    self.hidden.append(event)
+                else:
+                    yield line + b"\n"
 
     def _break_watches(self) -> None:
         """Those of which the connection has ended are aborted in vain."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from devcluster import binaries
 from devcluster.processes import cpu_seconds, memory_mib
@@ -122,6 +123,16 @@ class OperatorProcess:
     def metrics(self) -> str:
         """What a scrape gets."""
         return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of all series of this name with these labels."""
+        families = text_string_to_metric_families(self.metrics())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     def cpu_seconds(self) -> float:
         """CPU time that it has used since its last start."""
