@@ -26,7 +26,6 @@ from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
-from regroup_operator.controller.first_sight import FirstSight
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
@@ -55,6 +54,7 @@ from regroup_operator.errors import (
     OperatorError,
     UnreadableError,
 )
+from regroup_operator.informer.first_sight import FirstSight
 from regroup_operator.informer.job_pods import own_pods
 from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Found:
+class TakenPods:
     """Pods that were the job's, and are none of its any more. None has a role."""
 
     relabelled: list[Pod] = field(default_factory=list)
@@ -70,10 +70,10 @@ class RelabelledPods:
         if len(self._sought) > MOST_VANISHED:
             del self._sought[next(iter(self._sought))]
 
-    async def find(self, job: JobObject) -> Found:
+    async def find(self, job: JobObject) -> TakenPods:
         """The pods that were taken from the job, until its status has counted them."""
         gone = [(uid, sought) for uid, sought in self._sought.items() if sought.job == job.key]
-        found = Found()
+        found = TakenPods()
         for uid, sought in gone[:MOST_SOUGHT]:
             is_known = uid in job.status.handled_pods or sought.owner != job.uid
             owned = None if is_known else await self._read(job, sought.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regroup_operator.controller.first_sight import FirstSight
+from regroup_operator.informer.first_sight import FirstSight
 
 ONE, OTHER = ("a", "one"), ("a", "other")
 
