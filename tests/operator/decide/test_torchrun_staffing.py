@@ -333,6 +333,15 @@ def test_other_bounds_begin_the_next_attempt_since_torchrun_cannot_change_them()
     assert (simulation.status.restarts.resize, simulation.status.restart_count) == (1, 0)
 
 
+def test_pods_from_which_somebody_takes_their_annotations_begin_no_further_attempt(
+    job: Simulation,
+) -> None:
+    for pod in job.workers():
+        job.pods[pod.name] = replace(pod, nnodes="")
+    assert job.round().actions == ()
+    assert job.status.coordinator_term == 1
+
+
 def test_suspending_gives_all_pods_back_and_resuming_begins_the_next_attempt(
     job: Simulation,
 ) -> None:
