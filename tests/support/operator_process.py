@@ -124,7 +124,7 @@ class OperatorProcess:
         """What a scrape gets."""
         return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
 
-    def total(self, name: str, **labels: str) -> float:
+    def total(self, name: str, /, **labels: str) -> float:
         """The sum of all series of this name with these labels."""
         families = text_string_to_metric_families(self.metrics())
         samples = (sample for family in families for sample in family.samples)

@@ -77,6 +77,13 @@ def ahead_by_events(namespace: Namespace, about: str) -> float:
     ).total_seconds()
 
 
+def place(kubelets: Kubelets, name: str) -> None:
+    """Say that it has its node since its job was made: before any Service that is made again."""
+    made = kubelets.namespace.read()["metadata"]["creationTimestamp"]
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": made}
+    kubelets.write(name, {"conditions": [placed, {"type": "Ready", "status": "True"}]})
+
+
 def replace_worker(kubelets: Kubelets, stub: CoordinatorStub, number: int) -> str:
     """Lose worker 1, and let the next one join. Returns its name."""
     lost, following = f"gpt-w1-{number}", f"gpt-w1-{number + 1}"
@@ -84,6 +91,7 @@ def replace_worker(kubelets: Kubelets, stub: CoordinatorStub, number: int) -> st
     kubelets.namespace.api.request("DELETE", path, {"gracePeriodSeconds": 0})
     wait_until(following, lambda: following in kubelets.pods(), seconds=AT_ONCE_SECONDS)
     kubelets.run(following, NODES[1])
+    place(kubelets, following)
     report(kubelets, stub)
     return following
 
@@ -111,6 +119,8 @@ def test_whatever_its_clock_says_the_operator_replaces_what_is_lost_and_nothing_
     operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:
     kubelets, stub = running
+    for name in kubelets.pods("worker"):
+        place(kubelets, name)
     for number, ahead in enumerate(CLOCKS, start=1):
         set_clock(operator, ahead)
         have_rounds(operator, 1)  # the library reads the file once a second
