@@ -23,7 +23,7 @@ from tests.support.operator_process import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.long, pytest.mark.timeout(600)]
 CLOCKS = (30, -30, 600, -240)
 """Seconds that it is ahead. At five minutes behind, the API server's certificate is not valid yet.
 """
