@@ -82,8 +82,7 @@ def writes(operator: OperatorProcess, namespace: Namespace) -> tuple[float, floa
     return made, deleted, namespace.read()["metadata"]["resourceVersion"]
 
 
-def has_had_a_round(operator: OperatorProcess, before: float) -> bool:
-    """Since there were so many."""
+def has_more_rounds(operator: OperatorProcess, before: float) -> bool:
     return operator.total("controller_runtime_reconcile_total") > before
 
 
@@ -95,7 +94,7 @@ def have_rounds(operator: OperatorProcess, namespace: Namespace) -> None:
         touch = {"metadata": {"annotations": {"touched": str(number)}}}
         answer = namespace.api.request("PATCH", path, touch, "application/merge-patch+json")
         assert answer.status == 200, answer.message
-        wait_until("a round", partial(has_had_a_round, operator, before))
+        wait_until("a round", partial(has_more_rounds, operator, before))
 
 
 @pytest.mark.parametrize("webhook", [inject], indirect=True)
@@ -210,16 +209,16 @@ def test_while_a_webhook_is_away_the_job_waits_and_says_so_and_starts_once_it_is
 
         webhook = stack.enter_context(AdmissionWebhook(namespace, inject, port))
         wait_until("all pods", lambda: len(live(kubelets)) == 4, seconds=90)
-        have_rounds_of(operator, namespace)
+        have_a_round_of_the_job(operator, namespace)
         labels = [pod["metadata"]["labels"] for pod in kubelets.pods("worker").values()]
         assert sorted(each["regroup.dev/index"] for each in labels) == ["0", "1", "2"]
         assert len(webhook.asked) == 4, "each pod is made once"
     assert "Traceback" not in operator.log.read_text()
 
 
-def have_rounds_of(operator: OperatorProcess, namespace: Namespace) -> None:
-    """Wait for a few rounds of a job that waits for its coordinator."""
+def have_a_round_of_the_job(operator: OperatorProcess, namespace: Namespace) -> None:
+    """Give the operator a reason to look at the job, and wait until it has done so."""
     before = operator.total("controller_runtime_reconcile_total")
     touch: Json = {"metadata": {"annotations": {"a": "b"}}}
     namespace.api.request("PATCH", namespace.jobs("gpt"), touch, "application/merge-patch+json")
-    wait_until("a round", lambda: operator.total("controller_runtime_reconcile_total") > before)
+    wait_until("a round", partial(has_more_rounds, operator, before))

@@ -51,6 +51,18 @@ def test_an_unresponsive_worker_is_named_after_ten_seconds_and_replaced_after_th
     assert what.status.suspected_nodes == ()
 
 
+def test_workers_from_which_a_webhook_took_their_variables_are_not_made_again_and_again() -> None:
+    """None finds its coordinator or takes its address, and new ones would not either."""
+    simulation = with_unresponsive(0, 1, 2)
+    simulation.unreached = dict.fromkeys(simulation.no_contact_since, simulation.now)
+    for pod in simulation.workers():
+        simulation.pods[pod.name] = replace(pod, coordinator_address="", image="example/other:1")
+    for _ in range(60):
+        what = simulation.round()
+        assert not [a for a in what.actions if isinstance(a, CreateWorker | DeletePod)]
+        simulation.tick(2)
+
+
 def with_another_address() -> Simulation:
     """A job whose Service was deleted and has another address now: no worker finds it."""
     simulation = with_unresponsive(0, 1, 2)
