@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from regroup.training_client.client_errors import TrainingClientError
+from regroup.training_client.installed_packages import require_installed
 from regroup.training_client.job import Job
 from regroup.training_client.job_document import Packages
 from regroup.training_client.local_job import LocalJob
@@ -21,7 +19,6 @@ from regroup_trainer.protocol.extras import OF_TRAINER, missing_extra
 
 CODE = "code"
 """Folder of what was sent, below that of a job."""
-_NAME = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _CLAIM = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "local"}}}}
 """What a spec needs for several workers. A folder stands for the volume here."""
 
@@ -45,7 +42,7 @@ class LocalBackend:
 
     def add_code(self, document: Object, code: SentCode, packages: Packages | None) -> Object:
         """The job with the command that starts the code, which `submit` writes."""
-        _require_installed(packages.names if packages else ())
+        require_installed(packages.names if packages else ())
         folder = self._folder(str(document["metadata"]["name"])) / CODE
         main = {"name": MAIN_CONTAINER, "command": code.command(str(folder))}
         template = {"template": {"spec": {"containers": [main]}}}
@@ -95,16 +92,3 @@ def _write(code: SentCode, folder: Path) -> None:
         raise TrainingClientError(
             f"directory: {folder}: {error.strerror}: give TrainingClient another directory="
         ) from None
-
-
-def _require_installed(packages: Sequence[str]) -> None:
-    """Raises TrainingClientError for a package that this Python does not have."""
-    for package in packages:
-        name = _NAME.match(package.strip())
-        try:
-            importlib.metadata.distribution(name[0] if name else package)
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            raise TrainingClientError(
-                f"packages: {package} is not installed, and a local job uses this Python: type "
-                f"pip install '{package}'"
-            ) from None
