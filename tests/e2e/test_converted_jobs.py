@@ -21,7 +21,7 @@ from tests.support.published_tally import Record, record_run
 if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 OPTIONS = ConvertOptions(claim="shared", name="by-command")
 PUBLISHED = {
     "examples/pytorch/simple.yaml": "PyTorchJob",

@@ -17,7 +17,7 @@ from tests.support.package_index import Index, make_wheel
 if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 PASSWORD = "hunter2-of-the-index"
 
 
