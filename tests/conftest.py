@@ -23,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from regroup.local import processes, torchrun_run
+from tests.support import published_tally
 from tests.support.warm_workers import WarmWorkers
 
 _STAGES = ("apiserver", "cluster")
@@ -198,6 +199,16 @@ def pytest_runtest_makereport(
         if (seed := seed_of(call.excinfo)) is not None:
             report.sections.append(("Seed", str(seed)))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what became of the jobs that other projects publish, where tests have tried it."""
+    reports = terminalreporter.getreports("passed")
+    found = published_tally.lines(pair for report in reports for pair in report.user_properties)
+    if found:
+        terminalreporter.section("jobs that other projects publish")
+        for line in found:
+            terminalreporter.write_line(line)
 
 
 def ends_of_logs(folders: Iterable[Path]) -> list[tuple[str, str]]:

@@ -62,6 +62,20 @@ def test_drawn_seed(seed):
     raise AssertionError
 """
 
+TALLIED = """
+from tests.support.published_tally import record_converted, record_run
+
+def test_convert(record_property):
+    for why in ("", "", "spec.x: no", "spec.y: no", "spec.y: no"):
+        record_converted(record_property, why)
+
+def test_run(record_property):
+    record_run(record_property, "on a cluster", "RayJob", "mnist")
+
+def test_that_fails(record_property):
+    record_run(record_property, "on a cluster", "RayJob", "other")
+    raise AssertionError
+"""
 SHARED = """
 import pytest
 
@@ -130,6 +144,24 @@ def test_a_failing_test_shows_the_ends_of_its_logs(output: str) -> None:
 )
 def test_a_failing_test_names_its_seed(output: str, test: str, seed: list[str]) -> None:
     assert section(output, test, "Seed") == seed
+
+
+def test_a_run_ends_with_what_became_of_published_jobs(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TALLIED)
+    output = run(tmp_path, 1, "--tb=no", "-n", "1")  # in another process than the one that prints
+    found = re.search(r"^=+ jobs that other projects publish =+$\n(.*?)^=", output, re.M | re.S)
+    assert found is not None, output
+    assert found[1].splitlines() == [
+        "5 converted: 2 validated, 3 refused",
+        "  refused, 2 of them: spec.y: no",
+        "  refused, 1 of them: spec.x: no",
+        "1 run on a cluster, with a stand-in for the script (RayJob: 1)",
+        "  mnist",
+    ]
+
+
+def test_a_run_without_published_jobs_says_nothing_of_them(output: str) -> None:
+    assert "other projects" not in output
 
 
 def test_a_failing_test_on_a_cluster_shows_what_can_be_had_of_it() -> None:

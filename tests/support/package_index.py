@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import zipfile
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -24,22 +25,36 @@ def make_wheel(folder: Path, name: str, *needs: str) -> None:
 class Index(LoopbackServer):
     """An index of the package `wanted`, whose wheel lies in a folder, at an address of ours."""
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, address: str, asks_for: str = "") -> None:
+        """`asks_for`: the password that a request needs; by default it needs none."""
         self._folder = folder
         self._address = address
+        self._asks_for = asks_for
         super().__init__(address, 0)
 
     @property
     def url(self) -> str:
         """With a password."""
-        return f"http://user:secret@{self._address}:{self._server.server_port}/simple"
+        return self.url_with(f"user:{self._asks_for or 'secret'}@")
+
+    def url_with(self, credentials: str = "") -> str:
+        """With `user:password@`, or with nothing."""
+        return f"http://{credentials}{self._address}:{self._server.server_port}/simple"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         folder = self._folder
+        wanted = f"Basic {base64.b64encode(f'user:{self._asks_for}'.encode()).decode()}"
+        is_open = not self._asks_for
         pages = {"/simple/wanted/": b'<a href="/wanted-1.0-py3-none-any.whl">wanted</a>'}
 
         class Handler(QuietHandler):
             def do_GET(self) -> None:
+                if not (is_open or self.headers["Authorization"] == wanted):
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", "Basic realm=packages")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 file = folder / self.path.rpartition("/")[2]
                 body = pages.get(self.path) or (file.read_bytes() if file.is_file() else b"")
                 self.send_response(200 if body else 404)

@@ -15,7 +15,7 @@ import yaml
 
 from devcluster.binaries import module_sources
 from regroup.converting import pytorch_job, ray_job, train_job
-from tests.support.kube_api import Json
+from tests.support.kube_api import ROOT, Json
 
 OPERATOR = ("github.com/kubeflow/training-operator", "v1.9.3")
 TRAINER = ("github.com/kubeflow/trainer/v2", "v2.3.0")
@@ -26,6 +26,8 @@ _CHECKSUMS = {
     KUBERAY: "h1:KCjCQ7PSsvs9Ke+90CZbbs498nuaIJ/JkXk4vd54EVg=",
 }
 """As in go.sum."""
+STAND_IN = ROOT / "tests/support/programs/stand_in.py"
+"""Stands in for the scripts of published jobs."""
 _BLOCK = re.compile(r"^```ya?ml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])", re.MULTILINE)
 
@@ -113,14 +115,57 @@ def _entrypoint(file: Path) -> tuple[str, ...]:
 
 
 def with_script(job: Json, script: Path) -> Json:
-    """A converted job that runs another script, with the same arguments. For a cluster, remove
-    `spec.image` too, and mount the script.
-    """
+    """A converted job that runs another script, with the same arguments."""
     changed = copy.deepcopy(job)
-    (container,) = (
-        c for c in changed["spec"]["template"]["spec"]["containers"] if c["name"] == "trainer"
-    )
+    container = trainer_container(changed)
     rest = container["command"][1:]
     behind = rest[2:] if rest[0] == "-m" else rest[1:]
     container["command"] = ["python", str(script), *behind]
     return changed
+
+
+def for_cluster(job: Json, scripts: str) -> tuple[Json, list[str]]:
+    """A converted job as it runs on the small cluster of the tests: with the script STAND_IN from
+    a ConfigMap, in the image of the installation; and the fields that are removed for this.
+
+    Neither has a node the GPUs, CPUs and memory of `resources`, nor is there a registry from which
+    `imagePullPolicy` could pull.
+    """
+    changed = with_script(job, Path("/", scripts, STAND_IN.name))
+    container = trainer_container(changed)
+    places = {
+        "metadata.namespace": changed["metadata"],
+        "spec.image": changed["spec"],
+        "spec.resources": changed["spec"],
+        "imagePullPolicy": container,
+    }
+    removed = [path for path, holder in places.items() if holder.pop(path.rpartition(".")[2], None)]
+    mount = {"name": scripts, "mountPath": f"/{scripts}", "readOnly": True}
+    container.setdefault("volumeMounts", []).append(mount)
+    volume = {"name": scripts, "configMap": {"name": scripts}}
+    changed["spec"]["template"]["spec"].setdefault("volumes", []).append(volume)
+    return changed, removed
+
+
+def trainer_container(job: Json) -> Json:
+    """The container of a converted job that trains."""
+    containers: list[Json] = job["spec"]["template"]["spec"]["containers"]
+    (container,) = (c for c in containers if c["name"] == "trainer")
+    return container
+
+
+def problem_of_run(job: Json, found: Json) -> str:
+    """What a run lacks of what its job asks for, by what STAND_IN found; empty when it lacks
+    nothing. `job`: with STAND_IN.
+    """
+    spec, container = job["spec"], trainer_container(job)
+    size = spec["replicas"] * spec.get("nprocPerNode", 1)
+    ranks = [rank for rank, _ in found["ranks"]]
+    if ranks != list(range(size)):
+        return f"ranks {ranks} ran, and not {size}"
+    if any(losses[-1] >= losses[0] for _, losses in found["ranks"]):
+        return f"a loss did not fall: {found['ranks']}"
+    if found["arguments"] != container["command"][2:]:
+        return f"arguments {found['arguments']} came of {container['command']}"
+    given = {variable["name"]: variable.get("value") for variable in container.get("env", ())}
+    return str({n: v for n, v in given.items() if found["variables"].get(n) != v} or "")

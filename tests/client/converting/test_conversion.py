@@ -11,6 +11,7 @@ import pytest
 from regroup.converting import object_metadata, pod_template, pytorch_job, ray_job, train_job
 from regroup.converting.ray_job import with_runtime_environment
 from regroup.converting.source import Place, Row, find, leaves
+from regroup_operator.render.workload import worker_pod
 from tests.support.foreign_jobs import (
     PYTORCH_JOB,
     RAY_JOB,
@@ -23,6 +24,7 @@ from tests.support.foreign_jobs import (
     problems,
 )
 from tests.support.kube_api import Json
+from tests.support.rendering import SETTINGS, job_of, main_of, values_of
 from tests.support.specs import put
 
 FILES = [[PYTORCH_JOB], [TRAIN_JOB, RUNTIME], [RAY_JOB]]
@@ -119,6 +121,58 @@ def test_what_the_tables_call_refused_is_refused_by_name(number: int, field: str
 def test_the_rows_of_metadata_are_in_each_table() -> None:
     for rows in (pytorch_job.ROWS, train_job.ROWS, ray_job.ROWS):
         assert set(object_metadata.ROWS) <= set(rows)
+
+
+TRAINER = {
+    "command": ["torchrun", "train.py"],
+    "numNodes": 3,
+    "numProcPerNode": 2,
+    "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": "3"}},
+    "env": [{"name": "NCCL_DEBUG", "value": "WARN"}, {"name": "OWN", "value": "1"}],
+}
+"""What a TrainJob says of its workers. RUNTIME says otherwise of each but OWN."""
+
+
+def of_trainer(trainer: Json) -> Json:
+    """The spec of a TrainJob with such a `spec.trainer` over RUNTIME."""
+    job = put(put(marked(TRAIN_JOB), "spec.trainer", trainer), "spec.runtimePatches", None)
+    conversion = convert_one(job, marked(RUNTIME))
+    assert problems(conversion) == [], conversion.refusal
+    spec: Json = (conversion.job or {})["spec"]
+    return spec
+
+
+def test_the_options_of_a_train_job_reach_its_job_and_the_pods_of_its_workers() -> None:
+    spec = of_trainer(TRAINER)
+    assert (spec["replicas"], spec["nprocPerNode"]) == (3, 2)
+    main = main_of(worker_pod(job_of(spec, {"images": {}}), SETTINGS, (0, 1), "198.19.0.1", ()))
+    variables = values_of(main)
+    assert (variables["NCCL_DEBUG"], variables["OWN"]) == ("WARN", "1")
+    limits, requests = main["resources"]["limits"], main["resources"]["requests"]
+    # Trainer keeps what only the runtime says.
+    assert (limits["nvidia.com/gpu"], limits["memory"], requests["cpu"]) == (2, "16Gi", "3")
+
+
+def test_what_a_train_job_does_not_say_of_its_workers_is_that_of_its_runtime() -> None:
+    spec = of_trainer({"command": ["torchrun", "train.py"]})
+    assert (spec["replicas"], spec.get("nprocPerNode", "auto")) == (1, "auto")
+    assert spec["resources"] == {
+        "limits": {"nvidia.com/gpu": 4, "memory": "16Gi"},
+        "requests": {"cpu": "500m"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "ranks"),
+    [({"requests": {"cpu": "3"}}, 3), ({"limits": {"cpu": "2"}}, 2), ({}, 1)],
+)
+def test_without_gpus_a_worker_of_a_train_job_has_a_rank_for_each_cpu(
+    resources: Json, ranks: int
+) -> None:
+    trainer = {"command": ["torchrun", "train.py"], "resourcesPerNode": resources}
+    job = put(put(marked(TRAIN_JOB), "spec.trainer", trainer), "spec.runtimePatches", None)
+    job = put(job, "spec.runtimeRef", {"name": train_job.DEFAULT_NAME})
+    assert (convert_one(job).job or {})["spec"]["nprocPerNode"] == ranks
 
 
 def test_the_code_in_the_command_of_a_train_job_is_a_config_map() -> None:

@@ -5,6 +5,7 @@ others do not.
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import subprocess
 import sys
@@ -20,19 +21,10 @@ from regroup.converting.draft import ConvertOptions
 from regroup.converting.source import shown
 from tests.support import published_jobs
 from tests.support.foreign_jobs import convert_one, problems
-from tests.support.published_jobs import Example
+from tests.support.published_jobs import STAND_IN, Example
+from tests.support.published_tally import Record, record_converted, record_run
 
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="fetches Go modules")
-STAND_IN = """\
-import os, sys, torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-assert total.item() == dist.get_world_size() == int(os.environ["WORLD_SIZE"])
-print("arguments", sys.argv[1:])
-dist.destroy_process_group()
-"""
 RUN = (
     "examples/pytorch/simple.yaml",
     "examples/pytorch/cpu-demo/demo.yaml",
@@ -58,13 +50,15 @@ def reason(conversion: Conversion) -> str:
     return "; ".join(problems(conversion))
 
 
-def test_published_jobs_are_valid_once_converted_or_refused_with_a_reason() -> None:
+def test_published_jobs_are_valid_once_converted_or_refused_with_a_reason(
+    record_property: Record,
+) -> None:
     reasons = {example.name: reason(convert(example)) for example in examples()}
     refused = {name: why for name, why in reasons.items() if why}
     for name, why in reasons.items():
         print(f"{name}: {'refused: ' + why if why else 'valid'}")
+        record_converted(record_property, why)
     counts = Counter("refused" if why else "valid" for why in reasons.values())
-    print(f"{len(reasons)} published jobs: {counts['valid']} valid, {counts['refused']} refused")
     assert len(reasons) >= 20
     assert counts["valid"] >= 10
     assert all(": " in why for why in refused.values())
@@ -84,11 +78,11 @@ def test_the_runtime_that_is_known_is_the_published_one() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", RUN)
-def test_a_converted_job_runs_with_a_stand_in_for_its_script(tmp_path: Path, name: str) -> None:
+def test_a_converted_job_runs_with_a_stand_in_for_its_script(
+    tmp_path: Path, name: str, record_property: Record
+) -> None:
     (example,) = (example for example in examples() if example.name == name)
-    script = tmp_path / "stand_in.py"
-    script.write_text(STAND_IN)
-    job = published_jobs.with_script(dict(convert(example).job or {}), script)
+    job = published_jobs.with_script(dict(convert(example).job or {}), STAND_IN)
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     regroup = Path(sys.executable).with_name("regroup")
@@ -101,3 +95,7 @@ def test_a_converted_job_runs_with_a_stand_in_for_its_script(tmp_path: Path, nam
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "completed" in done.stdout
+    (found,) = (tmp_path / "run").rglob("stand-in.json")
+    assert published_jobs.problem_of_run(job, json.loads(found.read_text())) == ""
+    kind = example.documents[0]["kind"]
+    record_run(record_property, "as processes of one machine", kind, name)

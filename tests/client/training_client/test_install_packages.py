@@ -82,6 +82,21 @@ def test_an_index_is_asked_and_one_that_is_away_is_named_without_its_password(
 
 
 @needs_pip
+def test_an_index_that_asks_for_a_password_gets_the_one_of_its_address_and_logs_do_not(
+    tmp_path: Path,
+) -> None:
+    make_wheel(tmp_path, "wanted")
+    (tmp_path / "out").mkdir()
+    with Index(tmp_path, "127.0.0.1", asks_for="hunter2") as server:
+        wrong = server.url_with("user:hunter3@")
+        refused = install(tmp_path, "wanted", index={"PIP_INDEX_URL": wrong})
+        done = install(tmp_path, "wanted", index={"PIP_INDEX_URL": server.url})
+    assert (refused.returncode, done.returncode) == (1, 0), done.stderr
+    assert (tmp_path / "out/wanted.py").exists()
+    assert "hunter" not in refused.stdout + refused.stderr + done.stdout + done.stderr
+
+
+@needs_pip
 def test_an_index_without_tls_is_used_where_its_owner_trusts_it(tmp_path: Path) -> None:
     """pip trusts the addresses of its own machine in any case."""
     make_wheel(tmp_path, "wanted")
