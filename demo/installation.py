@@ -11,9 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from demo.errors import DemoError
 from demo.kubectl import Kubectl
+from demo.monitors import KINDS
 from demo.screen import Screen
 from demo.stages.stage import CLAIM, Stage
 
@@ -111,6 +115,18 @@ def helm_install(
         "--timeout",
         "120s",
     )
+
+
+def monitors(kubectl: Kubectl, chart: Path = ROOT / "charts/regroup") -> list[dict[str, Any]]:
+    """The monitors that the chart would make. Raises CommandError.
+
+    A cluster without the Prometheus operator cannot have them.
+    """
+    kinds = ("serviceMonitor", "podMonitor")
+    settings = [part for kind in kinds for part in ("--set", f"metrics.{kind}.enabled=true")]
+    text = kubectl.helm("template", RELEASE, str(chart), "--namespace", SYSTEM, *settings)
+    found = (one for one in yaml.safe_load_all(text) if one)
+    return [one for one in found if one["kind"] in KINDS]
 
 
 def make_namespace(stage: Stage, namespace: str) -> None:

@@ -19,7 +19,7 @@ from demo import installation
 from demo.alertmanager import Alertmanager, running_alertmanager
 from demo.errors import StoryError
 from demo.job import Job
-from demo.prometheus import Prometheus, scrape_config
+from demo.prometheus import Prometheus, monitored_by
 from demo.promql import Server
 from demo.screen import Screen
 from demo.shell import type_line
@@ -155,17 +155,18 @@ def claim() -> Json:
 
 @contextmanager
 def monitored(stage: DevclusterStage, folder: Path) -> Iterator[tuple[Server, Alertmanager]]:
-    """A Prometheus with the installed rules, and the Alertmanager that it sends to."""
+    """A Prometheus with the installed monitors and rules, and the Alertmanager that it sends to."""
     rules = stage.kubectl.read("prometheusrules", "-n", installation.SYSTEM)["items"]
     groups = [group for rule in rules for group in rule["spec"]["groups"]]
-    file, targets = folder / "rules.yaml", folder / "targets.json"
+    file = folder / "rules.yaml"
     file.write_text(yaml.safe_dump(shortened_groups(groups, FACTOR)))
-    config = scrape_config(targets)
+    monitors = stage.kubectl.read("servicemonitors,podmonitors", "-n", installation.SYSTEM)
+    config = monitored_by(monitors["items"], folder)
     config["global"]["evaluation_interval"] = "1s"
     config["rule_files"] = [str(file)]
     with (
         stage.route() as route,
-        Discovery(stage.kubectl, targets, route),
+        Discovery(stage.kubectl, folder, route),
         running_alertmanager(folder / "alertmanager") as manager,
     ):
         receivers = [{"static_configs": [{"targets": [manager.address]}]}]
