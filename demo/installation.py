@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from demo.kubectl import Kubectl
 from demo.monitors import KINDS
 from demo.screen import Screen
 from demo.stages.stage import CLAIM, Stage
+from tests.support.prometheus_operator import definition
 
 ROOT = Path(__file__).resolve().parent.parent
+MONITORING = ROOT / "docs/tasks/monitoring.md"
 RELEASE = "regroup"
 SYSTEM = "regroup-system"
 
@@ -115,6 +118,24 @@ def helm_install(
         "--timeout",
         "120s",
     )
+
+
+def define_monitors(kubectl: Kubectl) -> None:
+    """Install the definitions of the Prometheus operator that the chart's objects need. Raises
+    CommandError.
+    """
+    for plural in ("servicemonitors", "podmonitors", "prometheusrules"):
+        kubectl("apply", "--server-side", "-f", str(definition(plural)))
+
+
+def monitoring_values() -> str:
+    """The values that switch monitors and alerts on, as the page about monitoring has them. Raises
+    DemoError.
+    """
+    block = re.search(r"```yaml\n(# monitoring.yaml.*?)```", MONITORING.read_text(), re.DOTALL)
+    if block is None:
+        raise DemoError(f"{MONITORING} shows no monitoring.yaml")
+    return block[1]
 
 
 def monitors(kubectl: Kubectl, chart: Path = ROOT / "charts/regroup") -> list[dict[str, Any]]:
