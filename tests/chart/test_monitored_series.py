@@ -186,7 +186,7 @@ def test_a_query_groups_by_labels_that_the_series_have(
         (one.labels, re.split(r"\b(?:and|unless)\b", one.body)[0]) for one in groupings(expression)
     )
     for labels, body in itertools.chain(matched, grouped):
-        lacking = defaultdict(set)
+        lacking: dict[str, set[str]] = defaultdict(set)
         for one in selectors(body, OURS):
             lacking[one.name] |= labels - labels_of[one.name]
         assert not any(lacking.values()), dict(lacking)
