@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 ABSENT = {
     "trainingjob_mfu_ratio": "nobody knows the peak of a CPU",
+    "trainingjob_evaluation_loss": "it has no data to evaluate with",
     "trainingjob_recovery_seconds": "nothing fails",
     "trainingjob_detection_seconds": "nothing fails",
 }
