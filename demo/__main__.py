@@ -27,7 +27,7 @@ from demo.job import delete_all, manifest
 from demo.picture.__main__ import picture
 from demo.picture.data import Source
 from demo.programs import chromium, prometheus
-from demo.prometheus import Prometheus, scrape_config, stop_leftover
+from demo.prometheus import Prometheus, monitored_by, stop_leftover
 from demo.promql import Server, Window
 from demo.screen import Screen
 from demo.stages.choice import STAGES, choose
@@ -128,14 +128,16 @@ def fetch_programs(screen: Screen) -> None:
 
 @contextmanager
 def monitored(stage: Stage) -> Iterator[Server]:
-    """A Prometheus that scrapes the stage while the block runs. It starts without old data."""
+    """A Prometheus that scrapes the stage as the chart's monitors say, while the block runs. It
+    starts without old data.
+    """
     folder = (OUTPUT / "prometheus").absolute()
     stop_leftover(folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    targets = folder / "targets.json"
-    with stage.route() as route, Discovery(stage.kubectl, targets, route):
-        monitor = Prometheus.start(folder, scrape_config(targets))
+    config = monitored_by(installation.monitors(stage.kubectl), folder)
+    with stage.route() as route, Discovery(stage.kubectl, folder, route):
+        monitor = Prometheus.start(folder, config)
         try:
             yield monitor.server
         finally:

@@ -17,6 +17,10 @@ class QueryError(DemoError):
     """Prometheus refused an expression or did not answer."""
 
 
+class MonitorError(DemoError):
+    """A monitor of the chart has a field that the demo does not know."""
+
+
 class NoDataError(DemoError):
     """A query of the dashboard returned no data. The run must have made data for it."""
 

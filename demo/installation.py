@@ -6,18 +6,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from demo.errors import DemoError
 from demo.kubectl import Kubectl
+from demo.monitors import KINDS
 from demo.screen import Screen
 from demo.stages.stage import CLAIM, Stage
+from tests.support.prometheus_operator import definition
 
 ROOT = Path(__file__).resolve().parent.parent
+MONITORING = ROOT / "docs/tasks/monitoring.md"
 RELEASE = "regroup"
 SYSTEM = "regroup-system"
 
@@ -111,6 +118,36 @@ def helm_install(
         "--timeout",
         "120s",
     )
+
+
+def define_monitors(kubectl: Kubectl) -> None:
+    """Install the definitions of the Prometheus operator that the chart's objects need. Raises
+    CommandError.
+    """
+    for plural in ("servicemonitors", "podmonitors", "prometheusrules"):
+        kubectl("apply", "--server-side", "-f", str(definition(plural)))
+
+
+def monitoring_values() -> str:
+    """The values that switch monitors and alerts on, as the page about monitoring has them. Raises
+    DemoError.
+    """
+    block = re.search(r"```yaml\n(# monitoring.yaml.*?)```", MONITORING.read_text(), re.DOTALL)
+    if block is None:
+        raise DemoError(f"{MONITORING} shows no monitoring.yaml")
+    return block[1]
+
+
+def monitors(kubectl: Kubectl, chart: Path = ROOT / "charts/regroup") -> list[dict[str, Any]]:
+    """The monitors that the chart would make. Raises CommandError.
+
+    A cluster without the Prometheus operator cannot have them.
+    """
+    kinds = ("serviceMonitor", "podMonitor")
+    settings = [part for kind in kinds for part in ("--set", f"metrics.{kind}.enabled=true")]
+    text = kubectl.helm("template", RELEASE, str(chart), "--namespace", SYSTEM, *settings)
+    found = (one for one in yaml.safe_load_all(text) if one)
+    return [one for one in found if one["kind"] in KINDS]
 
 
 def make_namespace(stage: Stage, namespace: str) -> None:

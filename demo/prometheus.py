@@ -1,7 +1,8 @@
 """A real Prometheus for the demo. One process of Debian's package scrapes the cluster's pods every
 second.
 
-`demo.targets` keeps the list of targets in a file. A folder of the demo holds the data.
+`demo.targets` keeps the lists of targets in files, and `demo.monitors` says which of them are
+scraped. A folder of the demo holds the data.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import yaml
 
 from demo import programs
 from demo.errors import MissingError
+from demo.monitors import from_files, scrape_configs
 from demo.promql import Server
 from regroup.local.processes import ADDRESS
 from regroup_trainer.system.machine_address import free_port
@@ -25,11 +27,17 @@ from regroup_trainer.system.machine_address import free_port
 READY_SECONDS = 30.0
 
 
-def scrape_config(targets: Path) -> dict[str, Any]:
-    """A configuration that scrapes the targets in the file `targets` every second."""
-    discovery = [{"files": [str(targets)]}]
-    job = {"job_name": "regroup", "honor_labels": True, "file_sd_configs": discovery}
-    return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
+def scraping(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """A configuration with these jobs, each of which scrapes every second."""
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    return {"global": every, "scrape_configs": [{**job, **every} for job in jobs]}
+
+
+def monitored_by(monitors: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """A configuration that scrapes what monitors of the Prometheus operator choose among the
+    targets in `folder`, every second. Raises MonitorError.
+    """
+    return scraping([from_files(job, folder) for job in scrape_configs(monitors)])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""Keeps the list of pods that Prometheus scrapes: operator, coordinators and workers.
+"""Keeps the lists of targets that service discovery through Kubernetes would find.
 
-Debian builds Prometheus without service discovery through Kubernetes. This module therefore watches
-the pods and updates a file of targets. Prometheus reads the file again after each change.
+Debian builds Prometheus without that discovery. This module therefore watches the pods and updates
+a file for each role: `pod.json` and `endpoints.json`. Prometheus reads them again after each
+change. As with the real discovery, they have the ports of all pods: the rules of the monitors
+choose.
 """
 
 from __future__ import annotations
@@ -9,18 +11,17 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from demo.kubectl import Kubectl
+from demo.monitors import META, sanitized
 
 Json = dict[str, Any]
-PORTS = ("metrics", "status")
-"""Names of the container ports with metrics: `metrics` of workers and operator, `status` of
-coordinators.
-"""
+Labels = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -30,48 +31,118 @@ class Route:
     proxy: str | None = None
     """host:port of `kubectl proxy`."""
 
-    def target(self, pod: Json, port: Json) -> Json:
-        """The pod's port as a target for Prometheus' file discovery."""
-        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    def target(self, pod: Json, port: Json, labels: Labels) -> Json:
+        """The pod's port, with these labels, as a target for Prometheus' file discovery."""
+        address = f"{pod['status']['podIP']}:{port['containerPort']}"
         if self.proxy is None:
-            return {
-                "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
-                "labels": {"pod": name},
-            }
+            return {"targets": [address], "labels": labels}
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port['containerPort']}/proxy/metrics"
-        return {"targets": [self.proxy], "labels": {"pod": name, "__metrics_path__": path}}
+        # All are behind one address. What tells them apart is what it would be without the proxy.
+        apart = {"instance": address, "__metrics_path__": path}
+        return {"targets": [self.proxy], "labels": {**labels, **apart}}
 
 
-def targets(pods: list[Json], route: Route) -> list[Json]:
-    """The ports with metrics of our running pods, as targets."""
-    found = []
-    for pod in pods:
-        if ours(pod) and pod["status"].get("phase") == "Running" and pod["status"].get("podIP"):
-            ports = (port for one in pod["spec"]["containers"] for port in one.get("ports", ()))
-            found += [route.target(pod, port) for port in ports if port.get("name") in PORTS]
-    return found
+def pod_targets(pods: list[Json], route: Route) -> list[Json]:
+    """What the role `pod` finds."""
+    return [
+        route.target(pod, port, pod_labels(pod, container, port))
+        for pod in pods
+        for container, port in ports(pod)
+    ]
 
 
-def ours(pod: Json) -> bool:
-    """Whether the pod is the operator, a coordinator or a worker."""
-    labels = pod["metadata"].get("labels", {})
-    return "regroup.dev/role" in labels or labels.get("app.kubernetes.io/part-of") == "regroup"
+def endpoint_targets(services: list[Json], pods: list[Json], route: Route) -> list[Json]:
+    """What the role `endpoints` finds: the pods behind each port of the Services.
+
+    Each port of a pod that no Service names would be a target too, without the name of a port. No
+    monitor can choose such a target by its port, so it is left out.
+    """
+    return [
+        route.target(pod, port, pod_labels(pod, container, port) | endpoint_labels(service, entry))
+        for service in services
+        for entry in service["spec"].get("ports", ())
+        for pod in pods
+        if is_behind(service, pod)
+        for container, port in ports(pod)
+        if entry["targetPort"] in (port.get("name"), port["containerPort"])
+    ]
+
+
+def is_behind(service: Json, pod: Json) -> bool:
+    """Whether the Service selects the pod, and the pod runs."""
+    selector = service["spec"].get("selector", {})
+    return bool(
+        selector
+        and service["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        and selector.items() <= pod["metadata"].get("labels", {}).items()
+        and pod["status"].get("phase") not in ("Succeeded", "Failed")
+    )
+
+
+def ports(pod: Json) -> Iterator[tuple[Json, Json]]:
+    """The containers of a pod that has an address, each with each of its ports."""
+    if pod["status"].get("podIP"):
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports", ()):
+                yield container, port
+
+
+def pod_labels(pod: Json, container: Json, port: Json) -> Labels:
+    """The labels that the discovery gives a pod's port, without annotations and node."""
+    metadata = pod["metadata"]
+    found = {
+        "namespace": metadata["namespace"],
+        "pod_name": metadata["name"],
+        "pod_ip": pod["status"]["podIP"],
+        "pod_phase": pod["status"].get("phase", ""),
+        "pod_container_name": container["name"],
+        "pod_container_port_name": port.get("name", ""),
+        "pod_container_port_number": str(port["containerPort"]),
+        **dict(labels_of("pod", metadata)),
+    }
+    return {f"{META}{name}": value for name, value in found.items()}
+
+
+def endpoint_labels(service: Json, entry: Json) -> Labels:
+    """The labels that the discovery gives an endpoint because of its Service. The address is that
+    of a pod, whose name is known already.
+    """
+    metadata = service["metadata"]
+    found = {
+        "service_name": metadata["name"],
+        "endpoint_port_name": entry.get("name", ""),
+        **dict(labels_of("service", metadata)),
+    }
+    return {f"{META}{name}": value for name, value in found.items()}
+
+
+def labels_of(what: str, metadata: Json) -> Iterator[tuple[str, str]]:
+    """The labels of an object, and that they are present."""
+    for name, value in metadata.get("labels", {}).items():
+        yield f"{what}_label_{sanitized(name)}", value
+        yield f"{what}_labelpresent_{sanitized(name)}", "true"
 
 
 class Discovery:
-    """Keeps the file of targets up to date while the block runs."""
+    """Keeps the files of targets in a folder up to date while the block runs.
 
-    def __init__(self, kubectl: Kubectl, file: Path, route: Route) -> None:
+    Pods may come and go. The Services are those that are there when the block begins.
+    """
+
+    def __init__(self, kubectl: Kubectl, folder: Path, route: Route) -> None:
         self._command = kubectl.command(
             "get", "pods", "-A", "--watch", "--output-watch-events", "-o", "json"
         )
         self._environment = kubectl.environment()
-        self._file, self._route = file, route
+        self._kubectl, self._folder, self._route = kubectl, folder, route
+        self._services: list[Json] = []
         self._pods: dict[str, Json] = {}
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> Discovery:
+        self._services = self._kubectl.read("services", "-A")["items"]
         self._write()
         self._process = subprocess.Popen(
             self._command,
@@ -105,6 +176,14 @@ class Discovery:
                 self._write()
 
     def _write(self) -> None:
-        unfinished = self._file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(targets(list(self._pods.values()), self._route)))
-        unfinished.rename(self._file)
+        pods = list(self._pods.values())
+        write(self._folder / "pod.json", pod_targets(pods, self._route))
+        found = endpoint_targets(self._services, pods, self._route)
+        write(self._folder / "endpoints.json", found)
+
+
+def write(file: Path, found: list[Json]) -> None:
+    """Replace a file of targets at once: Prometheus never reads half of it."""
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(found))
+    unfinished.rename(file)

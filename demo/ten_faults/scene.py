@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import time
@@ -19,7 +18,7 @@ from demo import installation
 from demo.alertmanager import Alertmanager, running_alertmanager
 from demo.errors import StoryError
 from demo.job import Job
-from demo.prometheus import Prometheus, scrape_config
+from demo.prometheus import Prometheus, monitored_by
 from demo.promql import Server
 from demo.screen import Screen
 from demo.shell import type_line
@@ -28,15 +27,12 @@ from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import CLAIM, shared_claim
 from demo.targets import Discovery
 from devcluster.processes import read_proc
-from tests.support.prometheus_operator import definition
 
 FACTOR = 60
 """An hour of the rules is a minute here."""
 NAMESPACE = "team"
 VOLUME = "small"
 VOLUME_SIZE = "256Mi"
-PAGE = installation.ROOT / "docs/tasks/monitoring.md"
-KINDS = ("servicemonitors", "podmonitors", "prometheusrules")
 SECONDS = 150
 """For a command that a user types."""
 Json = dict[str, Any]
@@ -119,10 +115,7 @@ class Scene:
 
 def values() -> Json:
     """The values of the chart that the page about monitoring shows."""
-    block = re.search(r"```yaml\n(# monitoring.yaml.*?)```", PAGE.read_text(), re.DOTALL)
-    if block is None:
-        raise StoryError(f"{PAGE} shows no monitoring.yaml")
-    found: Json = yaml.safe_load(block[1])
+    found: Json = yaml.safe_load(installation.monitoring_values())
     return found
 
 
@@ -130,11 +123,10 @@ def install(stage: DevclusterStage, screen: Screen, folder: Path) -> None:
     """Install the chart as the page says, and make the namespace with its claim."""
     built = installation.build_images(screen)
     with screen.step("Installing the definitions of the Prometheus operator"):
-        for kind in KINDS:
-            stage.kubectl("apply", "--server-side", "-f", str(definition(kind)))
+        installation.define_monitors(stage.kubectl)
     installation.install(stage, built, screen)
     file = folder / "monitoring.yaml"
-    file.write_text(yaml.safe_dump(values()))
+    file.write_text(installation.monitoring_values())
     where = ("-n", installation.SYSTEM, "--reuse-values", "-f", str(file))
     chart = str(installation.ROOT / "charts/regroup")
     with screen.step("Switching monitors, rules and dashboards on"):
@@ -155,17 +147,18 @@ def claim() -> Json:
 
 @contextmanager
 def monitored(stage: DevclusterStage, folder: Path) -> Iterator[tuple[Server, Alertmanager]]:
-    """A Prometheus with the installed rules, and the Alertmanager that it sends to."""
+    """A Prometheus with the installed monitors and rules, and the Alertmanager that it sends to."""
     rules = stage.kubectl.read("prometheusrules", "-n", installation.SYSTEM)["items"]
     groups = [group for rule in rules for group in rule["spec"]["groups"]]
-    file, targets = folder / "rules.yaml", folder / "targets.json"
+    file = folder / "rules.yaml"
     file.write_text(yaml.safe_dump(shortened_groups(groups, FACTOR)))
-    config = scrape_config(targets)
+    monitors = stage.kubectl.read("servicemonitors,podmonitors", "-n", installation.SYSTEM)
+    config = monitored_by(monitors["items"], folder)
     config["global"]["evaluation_interval"] = "1s"
     config["rule_files"] = [str(file)]
     with (
         stage.route() as route,
-        Discovery(stage.kubectl, targets, route),
+        Discovery(stage.kubectl, folder, route),
         running_alertmanager(folder / "alertmanager") as manager,
     ):
         receivers = [{"static_configs": [{"targets": [manager.address]}]}]

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from demo.errors import DemoError
-from demo.installation import ROOT, Image, build_images, make_namespace
+from demo.installation import ROOT, Image, build_images, define_monitors, make_namespace
 from demo.kubectl import Kubectl
 from demo.programs import chromium
 from demo.screen import Screen
@@ -37,10 +37,11 @@ INTRODUCTION = """\
 
 <!-- Written by `make walkthrough`. -->
 
-A new user's way on a fresh cluster: install, submit a function from a notebook, watch it, resize,
-suspend, load the weights, resume, export, convert a PyTorchJob, upgrade, uninstall. `make
-walkthrough` does all of this on a cluster of three nodes that it makes on one machine, types the
-commands of the linked pages, checks what they do, and writes this page. Long outputs are shortened.
+A new user's way on a fresh cluster: install, switch monitors and dashboards on, submit a function
+from a notebook, watch it, resize, suspend, load the weights, resume, export, convert a PyTorchJob,
+upgrade, uninstall. `make walkthrough` does all of this on a cluster of three nodes that it makes on
+one machine, types the commands of the linked pages, checks what they do, and writes this page. Long
+outputs are shortened.
 """
 
 
@@ -78,6 +79,7 @@ def walk_on_cluster(name: str, screen: Screen, first: int, *, keep: bool) -> Non
         if first == 1:
             stage.load({image.name: image.path for image in images.values()}, screen)
             make_namespace(stage, NAMESPACE)
+            define_monitors(stage.kubectl)
         with tempfile.TemporaryDirectory() as folder:
             walk_in(Path(folder), stage, images, screen, first)
     finally:

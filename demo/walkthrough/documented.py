@@ -29,6 +29,7 @@ class Documented:
 
 
 _INSTALL, _UPGRADE = "docs/tasks/install.md", "docs/tasks/upgrade.md"
+_MONITORING, _WAITING = "docs/tasks/monitoring.md", "docs/concepts/waiting.md"
 _CLUSTER, _COMMANDS = "docs/start/cluster.md", "docs/tasks/command-line.md"
 _PYTORCH_JOB, _SCRIPT = "docs/tasks/move-from-pytorchjob.md", "docs/start/your-script.md"
 
@@ -41,6 +42,12 @@ INSTALL = Documented(
 TEST = Documented(_INSTALL, "helm test regroup -n regroup-system --logs")
 ROLLOUT = Documented(_CLUSTER, "kubectl -n regroup-system rollout status deployment regroup")
 DOCTOR = Documented(_COMMANDS, "kubectl trainingjob doctor --claim shared --yes")
+MONITOR = Documented(
+    _MONITORING,
+    "helm upgrade regroup charts/regroup -n regroup-system --reuse-values -f monitoring.yaml",
+)
+TOP = Documented(_CLUSTER, "kubectl trainingjob top")
+DESCRIBE = Documented(_WAITING, "kubectl describe trainingjob gpt")
 CHECKPOINT = Documented(_COMMANDS, "kubectl trainingjob checkpoint now gpt")
 PAGE = Documented("docs/tasks/web-page.md", "kubectl trainingjob ui")
 SCALE = Documented("docs/tasks/resize.md", "kubectl trainingjob scale gpt --replicas 4")

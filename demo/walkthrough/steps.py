@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.errors import StoryError
-from demo.installation import RELEASE, ROOT, SYSTEM, Image
+from demo.installation import RELEASE, ROOT, SYSTEM, Image, monitoring_values
 from demo.kubectl import Kubectl
 from demo.screen import Screen
 from demo.volume import Volume
@@ -30,6 +30,7 @@ PATIENCE = 600.0
 LARGEST_ERROR = 0.05
 """Mean square error of the model, which was 0.5 before it was trained."""
 PAGE_PICTURE, NOTEBOOK_PICTURE = "walkthrough-page.png", "walkthrough-notebook.png"
+MONITORED = ("servicemonitor", "podmonitor", "prometheusrule")
 Json = dict[str, Any]
 
 
@@ -136,6 +137,27 @@ def install(walk: Walk) -> None:
     walk.require("nothing fails", "FAIL" not in printed, printed)
 
 
+def monitor(walk: Walk) -> None:
+    """Switch monitors, alerts and dashboards on"""
+    walk.transcript.words(
+        "The cluster has the definitions of the Prometheus operator. The values are those of the "
+        "page. ([Metrics, dashboards and alerts](../tasks/monitoring.md))"
+    )
+    text = monitoring_values()
+    (walk.terminal.folder / "monitoring.yaml").write_text(text)
+    walk.transcript.block("yaml", text)
+    walk.terminal.type(documented.MONITOR)
+    where = f"kubectl -n {SYSTEM} get"
+    printed = walk.terminal.type_line(f"{where} servicemonitors,podmonitors,prometheusrules")
+    walk.require(
+        "the operator, the pods of jobs and the alerts have their objects",
+        all(f"{kind}.monitoring.coreos.com/regroup" in printed for kind in MONITORED), printed,
+    )  # fmt: skip
+    printed = walk.terminal.type_line(f"{where} configmaps -l grafana_dashboard")
+    found = re.search(r"^regroup-dashboards +3 ", printed, re.MULTILINE)
+    walk.require("Grafana's sidecar finds the three dashboards", bool(found), printed)
+
+
 def submit(walk: Walk) -> None:
     """Submit a function from a notebook"""
     walk.transcript.words(
@@ -170,6 +192,24 @@ def watch(walk: Walk) -> None:
         text = open_job(found[0], f"{NAMESPACE}/{JOB}", walk.pictures / PAGE_PICTURE)
     walk.transcript.picture(f"../pictures/{PAGE_PICTURE}", "The page of the job")
     walk.require("the page shows the workers", f"{JOB}-w0-1" in text, text)
+
+
+def look(walk: Walk) -> None:
+    """Watch it with kubectl"""
+    walk.transcript.words(
+        "`top` asks a worker for the step of this second, and `describe` shows the whole status "
+        "with the events. ([Start on a cluster](cluster.md), [Why a job "
+        "waits](../concepts/waiting.md))"
+    )
+    printed = walk.terminal.type(documented.TOP)
+    row = next((line.split() for line in printed.splitlines() if line.startswith(JOB)), [])
+    walk.require("the row of the job is of this second", row[-1:] == ["live"], printed)
+    printed = walk.terminal.type(documented.DESCRIBE, {"gpt": JOB})
+    walk.require(
+        "its phase and its events are shown",
+        bool(re.search(r"^ *Phase: +Running$", printed, re.MULTILINE)) and "\nEvents:" in printed,
+        printed,
+    )  # fmt: skip
 
 
 def resize(walk: Walk) -> None:
@@ -337,7 +377,7 @@ def uninstall(walk: Walk) -> None:
 
 
 STEPS = (
-    install, submit, watch, resize, suspend, load_weights, resume, export, convert, upgrade,
-    uninstall,
+    install, monitor, submit, watch, look, resize, suspend, load_weights, resume, export, convert,
+    upgrade, uninstall,
 )  # fmt: skip
 """In their order. The first line of each docstring is the heading."""

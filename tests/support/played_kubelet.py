@@ -9,6 +9,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -17,6 +18,8 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from tests.support.kube_api import Api, Json
 
+_AT_ONCE = 128
+"""Commands that run beside each other: on a cluster, each pod has its own processor."""
 PROTOCOL = "v4.channel.k8s.io"
 _FRAME_BYTES = 2**15
 """As containerd has it."""
@@ -39,6 +42,7 @@ def exit_status(code: int) -> Json:
 def played_node(server: ApiServer, name: str, run: Command) -> Iterator[None]:
     """Inside, the cluster has a node on which pods are what `run` says."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_AT_ONCE))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     runner = asyncio.run_coroutine_threadsafe(_serve(server, run), loop).result(60)

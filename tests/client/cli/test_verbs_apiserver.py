@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,17 +29,17 @@ from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
-from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
 from tests.support.reader_pods import readers, running_readers
 from tests.support.specs import SMALLEST, VALID_JOB
+from tests.support.user_rights import VERBS, Right, grant, named_in, needed_by
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 _numbers = itertools.count(1)
 PROGRAMS = Path(sys.executable).parent
-PAGE = (ROOT / "docs/tasks/command-line.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -391,6 +392,9 @@ def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     assert good(run(gpt, "logs", "gpt", "-o", "name")) == "pod/gpt-w0-1\n"
 
 
+STACK = 'Thread 0x1 (most recent call first):\n  File "x.py", line 7 in reduce\n'
+
+
 def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> None:
     def shows(pod: str, _words: Sequence[str]) -> Played:
         rank = int(pod[5])
@@ -409,6 +413,28 @@ def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> Non
         "rank 1:\n  load (x.py:7)\n\nranks 0, 2:\n  reduce (x.py:7)\n"
     )
     assert [group["ranks"] for group in report["groups"]] == [[1], [0, 2]]
+
+
+@pytest.mark.long
+def test_the_stacks_of_128_pods_are_there_within_ten_seconds(
+    server: ApiServer, gpt: Namespace
+) -> None:
+    """All are asked at once: each takes two seconds, and one after another would take minutes."""
+
+    def shows(pod: str, _words: Sequence[str]) -> Played:
+        time.sleep(2)  # the pod's Python starts, and its ranks answer
+        rank = RankStack(rank=int(pod.split("-")[1][1:]), text=STACK)
+        return WorkerStacks(ranks=(rank,)).model_dump_json(), "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", shows):
+        for number in range(128):
+            make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
+        began = time.monotonic()
+        shown = good(run(gpt, "debug", "gpt"))
+        seconds = time.monotonic() - began
+    assert shown.startswith("gpt: 128 ranks answered, all with the same stack")
+    print(f"{seconds:.1f} s")
+    assert seconds <= 10
 
 
 def test_debug_says_why_it_shows_nothing(gpt: Namespace, team: Namespace) -> None:
@@ -635,13 +661,6 @@ def test_an_administrator_can_ask_as_somebody_else(gpt: Namespace) -> None:
     assert good(run(gpt, "--as", "edith", "get"), 1) == text
 
 
-NEEDS = re.findall(r"^\| (`[\w -]+`(?:, `[\w ]+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
-RIGHTS = {
-    verb: re.findall(r"`(\w+) ([\w/]+)`", needs)
-    for names, needs in NEEDS
-    for verb in re.findall(r"`([\w -]+)`", names)
-}
-"""Verb -> what it needs, as the page says."""
 CALLS = {
     "get": ("get",),
     "status": ("status", "gpt", "-w", "--timeout", "1s"),
@@ -662,26 +681,6 @@ CALLS = {
 }
 
 
-def grant(team: Namespace, user: str, rights: list[tuple[str, str]]) -> None:
-    rules = [
-        {
-            "apiGroups": ["regroup.dev" if "trainingjobs" in resource else ""],
-            "resources": [resource],
-            "verbs": [verb],
-        }
-        for verb, resource in rights
-    ]
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{team.name}"
-    team.api.request("POST", f"{path}/roles", {"metadata": {"name": user}, "rules": rules})
-    binding = {
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
-        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
-    }
-    made = team.api.request("POST", f"{path}/rolebindings", binding)
-    assert made.status == 201, made.message
-
-
 @pytest.mark.parametrize("verb", CALLS)
 def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_refused(
     server: ApiServer, gpt: Namespace, verb: str
@@ -692,14 +691,97 @@ def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_refuse
     refused = good(run(gpt, *CALLS[verb], kubeconfig=config), 1)
     assert f'User "{user}" cannot' in refused
     assert len(refused.splitlines()) == 1
-    grant(gpt, user, RIGHTS[verb])
+    grant(gpt, user, needed_by(verb))
+    shown = good(run(gpt, *CALLS[verb], kubeconfig=config))
+    needed, *_ = re.split("Not seen:|left out:", shown)
+    assert "forbidden" not in needed
 
-    def allowed() -> Result | None:
-        done = run(gpt, *CALLS[verb], kubeconfig=config)
-        needed, *_ = re.split("Not seen:|left out:", done.output)
-        return None if "forbidden" in needed else done
 
-    good(wait_until("the rights", allowed, seconds=60))
+def play_pods(pod: str, words: Sequence[str]) -> Played:
+    """What pods do for `debug`, `checkpoint` and `simulate-failure`."""
+    if words[-1] == "1":
+        return "17\n", "", SUCCESS
+    if "stacks" in " ".join(words):
+        ranks = (RankStack(rank=int(pod[5]), text="Thread 0x1 (most recent call first):\n"),)
+        return WorkerStacks(ranks=ranks).model_dump_json(), "", SUCCESS
+    return play_checkpoints(pod, words)
+
+
+KILL = ("simulate-failure", "gpt", "--rank", "1", "--yes")
+VERIFY = ("checkpoint", "verify", "gpt", "--yes")
+LIST = ("checkpoint", "list", "gpt")
+EXPORT = ("checkpoint", "export", "gpt", "--step", "120", "--yes", "--out")
+IN_PODS: dict[str, tuple[tuple[str, ...], list[Right], str]] = {
+    "debug": (("debug", "gpt"), needed_by("debug"), "2 ranks answered"),
+    "checkpoint list": (LIST, needed_by("checkpoint list"), "40 - damaged"),
+    "checkpoint list --yes": ((*LIST, "--yes"), needed_by("checkpoint verify"), "40 - damaged"),
+    "checkpoint verify": (VERIFY, needed_by("checkpoint verify"), "step 120: whole (5 B)"),
+    "checkpoint export": (EXPORT, needed_by("checkpoint export"), "step 120 written to"),
+    "simulate-failure --rank": (KILL, named_in(VERBS["simulate-failure"][1]), "rank 1 killed"),
+}
+"""What runs commands in pods: how it is called, what it may do, and what it prints then."""
+WITHOUT_WORKERS = {"checkpoint list --yes", "checkpoint verify", "checkpoint export"}
+
+
+@pytest.fixture
+def in_pods(server: ApiServer, gpt: Namespace, what: str) -> Iterator[Namespace]:
+    """The job, with workers that run or with checkpoints for readers, on a node that answers."""
+    make_claim(gpt)
+    node = f"node-{gpt.name}"
+    images = {"trainer": "trainer:1", "coordinator": "operator:1"}
+    saved = {"lastStep": 120, "path": "/v/team/gpt-0/checkpoints/step-120", "sizeBytes": 5}
+    rests = {"phase": "Suspended"} if what in WITHOUT_WORKERS else {}
+    status = running_status(lastImages=images, checkpoint=saved, **rests)
+    assert gpt.write_status(status).status == 200
+    for number in range(0 if rests else 2):
+        make_pod(gpt, f"gpt-w{number}-1", node=node, phase="Running")
+    with played_node(server, node, play_pods), running_readers(gpt, node):
+        yield gpt
+
+
+def call_in_pods(
+    server: ApiServer, team: Namespace, tmp_path: Path, what: str, rights: list[Right]
+) -> str:
+    """What a new user with these rights sees, in one line."""
+    user = f"{team.name}-{next(_numbers)}"
+    grant(team, user, rights)
+    command, _, _ = IN_PODS[what]
+    arguments = (*command, str(tmp_path / user)) if command[-1] == "--out" else command
+    done = run(team, *arguments, kubeconfig=server.kubeconfig_of(Identity(user, user)))
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("what", IN_PODS)
+def test_the_rights_that_the_page_names_are_enough_for_what_runs_in_pods(
+    server: ApiServer, in_pods: Namespace, tmp_path: Path, what: str
+) -> None:
+    _, rights, prints = IN_PODS[what]
+    shown = call_in_pods(server, in_pods, tmp_path, what, rights)
+    assert prints in shown
+    assert "forbidden" not in shown
+    assert "cannot" not in shown
+    assert readers(in_pods) == []
+
+
+CREATE_EXEC, DELETE = Right("create", "pods/exec"), Right("delete", "pods")
+
+
+@pytest.mark.parametrize("what", IN_PODS)
+def test_what_runs_in_pods_cannot_do_without_any_of_these_rights(
+    server: ApiServer, in_pods: Namespace, tmp_path: Path, what: str
+) -> None:
+    _, rights, prints = IN_PODS[what]
+    for lacking in rights:
+        others = [one for one in rights if one != lacking]
+        shown = call_in_pods(server, in_pods, tmp_path, what, others)
+        if lacking == DELETE:  # the pod of the moment is left, and ends by itself
+            assert prints in shown
+            assert len(readers(in_pods)) == 1
+        elif lacking == CREATE_EXEC:  # the API server does not say what is missing
+            assert "pods/exec" in shown
+            assert "is forbidden" in shown
+        else:
+            assert lacking.refusal in shown, lacking
 
 
 # --- kubectl --------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -21,13 +23,16 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup_operator.api.names import labels
 from regroup_trainer.protocol.job_status import Series, SeriesPoint
-from tests.support.cluster_objects import running_status
-from tests.support.kube_api import Api, Json, Namespace, install_definition
+from tests.support.cluster_objects import event_object, running_status
+from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
 from tests.support.played_kubelet import SUCCESS, Played, played_node
 from tests.support.specs import SMALLEST
+from tests.support.user_rights import Right, grant, named_in, needed_by
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 PROGRAM = Path(sys.executable).parent / "kubectl-trainingjob"
+PAGE = ROOT / "docs/tasks/web-page.md"
+_numbers = itertools.count(1)
 
 
 def play(pod: str, words: Sequence[str]) -> Played:
@@ -53,6 +58,10 @@ def team(server: ApiServer) -> Namespace:
     made = Namespace.make(Api(server.kubeconfig), "pages")
     assert made.create(SMALLEST).status == 201
     assert made.write_status(running_status()).status == 200
+    event = event_object("WorkerLost", "worker gpt-w1-1 is lost")
+    event["metadata"] = {"name": "gpt.1"}
+    event["involvedObject"]["namespace"] = made.name
+    assert made.api.request("POST", made.core("events"), event).status == 201
     for name, role in (("gpt-c1", "coordinator"), ("gpt-w0-1", "worker")):
         command = ["python", "-m", "regroup_trainer.agent"]
         pod: Json = {
@@ -122,3 +131,53 @@ def test_a_user_sees_no_more_than_by_kubectl(server: ApiServer, team: Namespace)
             assert refused.value.code == 502
             assert "cannot" in refused.value.read().decode()
             refused.value.close()
+
+
+def read_as(server: ApiServer, team: Namespace, rights: list[Right], path: str) -> Any:
+    """What a page of a new user with these rights is answered."""
+    user = f"user-{next(_numbers)}"
+    grant(team, user, rights)
+    with page(server.kubeconfig_of(Identity(user, user)), "-n", team.name) as shown:
+        return shown.read(path)
+
+
+def test_the_right_that_the_verb_needs_is_enough_for_the_list(
+    server: ApiServer, team: Namespace
+) -> None:
+    (job,) = read_as(server, team, needed_by("ui"), "/api/jobs")["jobs"]
+    assert job["phase"] == "Running"
+
+
+PARTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "events": ("job", lambda job: [one["reason"] for one in job["events"]] == ["WorkerLost"]),
+    "logs": ("logs", lambda logs: "step-100" in str(logs)),
+    "loss, steps of workers": ("series", lambda series: bool(series["loss"] == [0.5])),
+    "all checkpoints": ("checkpoints", lambda found: len(found["checkpoints"]) == 2),
+}
+"""Row of the page's table of rights -> what the page reads, and whether it is all there."""
+
+
+def look(server: ApiServer, team: Namespace, rights: list[Right], part: str) -> tuple[bool, str]:
+    """Whether a user with these rights sees a part as it is, and what refuses it."""
+    path, is_whole = PARTS[part]
+    where = f"/api/{path}?id={quote(f'{team.name}/gpt')}"
+    try:
+        return is_whole(read_as(server, team, rights, where)), ""
+    except HTTPError as refused:
+        with refused:
+            return False, refused.read().decode()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_rights_that_the_page_names_for_a_part_are_enough_and_all_needed(
+    server: ApiServer, team: Namespace, part: str
+) -> None:
+    (cell,) = re.findall(rf"^\| {part} \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    (jobs,) = re.findall(r"^\| jobs, .+? \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    rights = named_in(cell)
+    assert look(server, team, [*named_in(jobs), *rights], part) == (True, "")
+    for lacking in rights:
+        others = [*named_in(jobs), *(one for one in rights if one != lacking)]
+        whole, refusal = look(server, team, others, part)
+        assert not whole, lacking
+        assert not refusal or lacking.resource in refusal, refusal
