@@ -33,13 +33,12 @@ class Route:
     def target(self, pod: Json, port: Json) -> Json:
         """The pod's port as a target for Prometheus' file discovery."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        labels = {"pod": name, "namespace": namespace}
         if self.proxy is None:
-            return {
-                "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
-                "labels": {"pod": name},
-            }
+            address = f"{pod['status']['podIP']}:{port['containerPort']}"
+            return {"targets": [address], "labels": labels}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port['containerPort']}/proxy/metrics"
-        return {"targets": [self.proxy], "labels": {"pod": name, "__metrics_path__": path}}
+        return {"targets": [self.proxy], "labels": {**labels, "__metrics_path__": path}}
 
 
 def targets(pods: list[Json], route: Route) -> list[Json]:

@@ -46,4 +46,8 @@ def test_through_the_api_server_the_pod_is_part_of_the_path() -> None:
     (found,) = targets([make_pod(WORKER)], Route("127.0.0.1:8001"))
     assert found["targets"] == ["127.0.0.1:8001"]
     path = "/api/v1/namespaces/demo/pods/gpt-w0-1:8472/proxy/metrics"
-    assert found["labels"] == {"pod": "gpt-w0-1", "__metrics_path__": path}
+    assert found["labels"] == {
+        "pod": "gpt-w0-1",
+        "namespace": "demo",
+        "__metrics_path__": path,
+    }
