@@ -43,11 +43,13 @@ class AlertCourse:
             alert = self._first(FIRES_SECONDS)
             fired_after = self._seconds() if alert else None
             look = self._look_until_said()
+            lasted = self._received() is not None
             acts = time.monotonic()
         return Sighting(
             quiet_before=quiet,
             look=look,
             fired_after=fired_after,
+            lasted=lasted,
             ended_after=self._wait_end(acts) if alert else None,
             labels=alert["labels"] if alert else {},
             summary=alert["annotations"]["summary"] if alert else "",

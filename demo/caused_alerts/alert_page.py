@@ -26,6 +26,7 @@ labels and the runbook below, and ends after its cause is gone. "Fires after" is
 "ends after" from the moment on in which somebody acts. Two cores run all three nodes and the
 commands, beside other work.
 """
+BY_ITSELF = "by itself"
 COLUMNS = ("alert", "severity", "fires after", "ends after")
 
 
@@ -41,8 +42,8 @@ def page(found: Mapping[str, Sighting]) -> str:
 
 
 def _row(cause: Cause, seen: Sighting) -> tuple[str, ...]:
-    times = (in_seconds(seen.fired_after), in_seconds(seen.ended_after))
-    return (cause.alert, cause.awaited.labels["severity"], *times)
+    ended = in_seconds(seen.ended_after) if seen.lasted else BY_ITSELF
+    return (cause.alert, cause.awaited.labels["severity"], in_seconds(seen.fired_after), ended)
 
 
 def _section(cause: Cause, seen: Sighting) -> str:
@@ -53,7 +54,7 @@ def _section(cause: Cause, seen: Sighting) -> str:
         wrapped(f"[The alert]({name}.md) fires after {in_seconds(seen.fired_after)}:"),
         _alert(seen),
         transcript(cause.job, seen.look),
-        wrapped(f"**Then**: {cause.acted} The alert ends {_end(seen)}"),
+        wrapped(f"**Then**: {cause.acted} {_end(seen)}"),
     ]
     if wrong := problems(cause.awaited, seen):
         parts.append(wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
@@ -62,8 +63,12 @@ def _section(cause: Cause, seen: Sighting) -> str:
 
 def _alert(seen: Sighting) -> str:
     labels = "\n".join(f"{name}: {value}" for name, value in sorted(seen.labels.items()))
-    return f"```text\n{seen.summary}\n{labels}\nrunbook_url: {seen.runbook_url}\n```"
+    return f"```text\n{seen.summary}\n{labels}\n{seen.runbook_url}\n```"
 
 
 def _end(seen: Sighting) -> str:
-    return f"{in_seconds(seen.ended_after)} after that." if seen.ended_after is not None else "not."
+    if not seen.lasted:
+        return "The alert ended before that."
+    if seen.ended_after is None:
+        return "The alert does not end."
+    return f"The alert ends {in_seconds(seen.ended_after)} after that."

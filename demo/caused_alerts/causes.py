@@ -74,6 +74,8 @@ class Cause:
     """The labels that say what the alert is about."""
     prepare: Callable[[Scene], None] = loop_trains
     """What has to be before."""
+    passes: bool = False
+    """Whether the alert may end while its cause lasts."""
     created: tuple[str, ...] = ()
     """Jobs that it creates, which are deleted afterwards."""
 
@@ -87,7 +89,7 @@ class Cause:
         """How the alert should arrive."""
         rule = rules()[self.alert]
         labels = {"alertname": self.alert, **rule["labels"], **self.about}
-        return Awaited(labels, rule["annotations"]["runbook_url"], self.words)
+        return Awaited(labels, rule["annotations"]["runbook_url"], self.words, self.passes)
 
 
 OF_OPERATOR = {"namespace": SYSTEM}
@@ -106,11 +108,13 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "TrainingJobLossSpike",
-        "The targets of all samples are wrong by 10 from now on.",
+        "The targets of all samples are wrong by 10 from now on. (The rule compares with the time "
+        "before: it holds for about 33 minutes, also of a loss that stays.)",
         "The targets are right again.",
         alert_strikes.program_fails("wrong targets"),
         words=("loop trains", "loss"),
         prepare=loop_has_history,
+        passes=True,
     ),
     Cause(
         "TrainingJobMemoryNearLimit",

@@ -20,6 +20,8 @@ class Awaited:
     runbook_url: str
     words: tuple[str, ...]
     """What `why` says of the job meanwhile."""
+    passes: bool = False
+    """Whether it may end while its cause lasts."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Sighting:
     """What a user sees whom the alert has woken."""
     fired_after: float | None = None
     """Since the cause."""
+    lasted: bool = False
+    """Whether it still fired when somebody acted."""
     ended_after: float | None = None
     """Since somebody acted."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +62,8 @@ def _alert_problems(awaited: Awaited, seen: Sighting) -> Iterator[str]:
         yield f"its labels are {dict(seen.labels)} and should be {dict(awaited.labels)}"
     if seen.runbook_url != awaited.runbook_url:
         yield f"its runbook_url is {seen.runbook_url!r} and should be {awaited.runbook_url!r}"
+    if not (seen.lasted or awaited.passes):
+        yield "it ended while its cause lasted"
     if seen.ended_after is None:
         yield "it did not end after its cause was gone"
 

@@ -32,6 +32,7 @@ SEEN = Sighting(
     quiet_before=True,
     look=LOOK,
     fired_after=12.0,
+    lasted=True,
     ended_after=9.0,
     labels=LABELS,
     summary="The loss of team/loop has jumped.",
@@ -62,6 +63,13 @@ def test_labels_of_another_job_too_few_of_them_or_another_runbook_are_problems()
 def test_an_alert_that_was_there_before_or_stays_is_a_problem() -> None:
     assert judged(quiet_before=False) == ["it fired, or was about to, before its cause"]
     assert judged(ended_after=None) == ["it did not end after its cause was gone"]
+
+
+def test_an_alert_that_ends_while_its_cause_lasts_is_a_problem_unless_it_may() -> None:
+    passed = dataclasses.replace(SEEN, lasted=False)
+    assert problems(AWAITED, passed) == ["it ended while its cause lasted"]
+    assert problems(dataclasses.replace(AWAITED, passes=True), passed) == []
+    assert "| TrainingJobLossSpike | warning | 12 s | by itself |" in page({"lossspike": passed})
 
 
 def test_why_has_to_say_the_words_and_to_end_with_zero() -> None:
@@ -200,6 +208,7 @@ def test_an_alert_is_followed_from_its_cause_to_its_end_though_a_query_fails() -
     stage = Stage()
     seen = run(stage, lasting(stage))
     assert seen.quiet_before
+    assert seen.lasted
     assert seen.fired_after is not None
     assert seen.ended_after is not None
     assert seen.labels == {"alertname": "TrainingJobLossSpike"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from demo.caused_alerts import causes
-from demo.caused_alerts.alert_page import page
+from demo.caused_alerts.alert_page import BY_ITSELF, page
 from demo.caused_alerts.causes import CAUSES, Cause
 from demo.caused_alerts.sighting import Sighting, problems
 from demo.ten_faults.observation import Look
@@ -19,7 +19,7 @@ TEN_FAULTS = (ROOT / "docs/tasks/ten-faults.md").read_text()
 SECTIONS: Mapping[str, str] = dict(
     re.findall(r"^## (TrainingJob\w+)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 )
-ARRIVED = re.compile(r"^```text\n(.*?)\n((?:\w+: .*\n)+)```$", re.M)
+ARRIVED = re.compile(r"^```text\n(.*)\n((?:\w+: .*\n)+)(https://.*)\n```$", re.M)
 LOOK = re.compile(
     r"^\$ kubectl get .*?\n(.*?)\n\$ kubectl .*?\n(.*?)\nexit code (\d+)$", re.M | re.S
 )
@@ -29,15 +29,16 @@ def seen(cause: Cause) -> Sighting:
     """What the page says was seen of an alert."""
     text = SECTIONS[cause.alert]
     (fired, ended) = re.findall(rf"^\| {cause.alert} \| \w+ \| (.+) \| (.+) \|$", PAGE, re.M)[0]
-    ((summary, lines),) = ARRIVED.findall(text)
+    ((summary, lines, url),) = ARRIVED.findall(text)
     labels = dict(line.split(": ", 1) for line in lines.splitlines())
     ((line, why, code),) = LOOK.findall(text)
     return Sighting(
         quiet_before="before its cause" not in text,
         look=Look(0.0, why, int(code), line),
         fired_after=_number(fired),
-        ended_after=_number(ended),
-        runbook_url=labels.pop("runbook_url"),
+        lasted=ended != BY_ITSELF,
+        ended_after=0.0 if ended == BY_ITSELF else _number(ended),
+        runbook_url=url,
         labels=labels,
         summary=summary,
     )
