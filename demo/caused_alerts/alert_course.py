@@ -18,7 +18,7 @@ QUIET_SECONDS = 300.0
 """The longest wait for the end of what earlier causes have left."""
 FIRES_SECONDS = 240.0
 ENDS_SECONDS = 240.0
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """How long after the alert `why` may still say less."""
 EVERY_SECONDS = 0.5
 FAILURES = (DemoError, OSError, HTTPException, ValueError)

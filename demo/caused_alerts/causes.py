@@ -151,7 +151,7 @@ CAUSES: tuple[Cause, ...] = (
         "`kubectl scale` takes all replicas of the operator away.",
         "They are given back.",
         alert_strikes.stop_operator,
-        words=("no operator", "loop"),
+        words=("OperatorAway", "nobody holds the operator's Lease", "start the operator again"),
         about={},
     ),
     Cause(
@@ -161,7 +161,7 @@ CAUSES: tuple[Cause, ...] = (
         "and are not shortened; with the rules as they are, one job suffices.)",
         "The rule is put back.",
         alert_strikes.take_right,
-        words=("idle-0",),
+        words=("idle-0 does not train",),
         job=alert_strikes.IDLE[0],
         about=OF_OPERATOR,
         created=alert_strikes.IDLE,
