@@ -11,6 +11,7 @@ from demo.installation import RELEASE, SYSTEM
 from demo.kubectl import call
 from demo.ten_faults.scene import NAMESPACE, Json, Scene, Struck
 from demo.ten_faults.strikes import single
+from regroup_operator.api import names
 
 CONFLICTING = "gpt-conflict"
 IDLE = tuple(f"idle-{number}" for number in range(10))
@@ -42,7 +43,7 @@ def program_fails(fault: str) -> Callable[[Scene], Struck]:
 
 def take_name(scene: Scene) -> Struck:
     """Somebody has a Service with the name of the one that a job will need."""
-    service = f"{CONFLICTING}-coordinator"
+    service = names.service(CONFLICTING, names.COORDINATOR)
     scene.must(f"kubectl create service clusterip {service} --tcp=80")
     scene.stage.kubectl.apply(single(CONFLICTING), namespace=NAMESPACE)
     return Struck(lambda: scene.must(f"kubectl delete service {service}"))

@@ -20,7 +20,7 @@ from demo.installation import RELEASE, ROOT, SYSTEM
 from demo.ten_faults import record
 from demo.ten_faults.expectations import FAULTS
 from demo.ten_faults.observation import Look
-from demo.ten_faults.scene import Scene, Struck
+from demo.ten_faults.scene import NAMESPACE, Scene, Struck
 from regroup_operator.api import names
 
 Json = dict[str, Any]
@@ -77,6 +77,22 @@ def test_why_has_to_say_the_words_and_to_end_with_zero() -> None:
     assert judged(look=vague) == ["`why` ended with 1", "`why` did not say 'loop trains'"]
 
 
+class Shell:
+    """A scene that remembers what is typed and applied."""
+
+    def __init__(self) -> None:
+        self.typed: list[str] = []
+        self.applied: list[Json] = []
+        self.stage = self.kubectl = self
+
+    def must(self, line: str) -> None:
+        self.typed.append(line)
+
+    def apply(self, *objects: Json, namespace: str) -> None:
+        assert namespace == NAMESPACE
+        self.applied += objects
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 
@@ -90,6 +106,7 @@ def test_each_alert_of_our_own_series_is_fired_by_a_fault_or_by_a_cause() -> Non
     by_causes = {cause.alert for cause in CAUSES}
     assert by_faults | by_causes == causes.rules().keys()
     assert len(by_causes) == len(CAUSES) == 9
+    assert by_causes.isdisjoint(fault.expected.alert for fault in FAULTS)
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.slug)
@@ -103,9 +120,12 @@ def test_a_cause_awaits_the_labels_that_its_rule_keeps(cause: Cause) -> None:
 
 
 def test_the_service_of_somebody_else_has_the_name_that_the_job_needs() -> None:
+    stage = Shell()
+    alert_strikes.take_name(cast("Scene", stage))
     needed = names.service(alert_strikes.CONFLICTING, names.COORDINATOR)
-    assert needed == f"{alert_strikes.CONFLICTING}-coordinator"
-    assert needed in BY_NAME["objectconflict"].done
+    assert stage.typed == [f"kubectl create service clusterip {needed} --tcp=80"]
+    assert f"`{needed}`" in BY_NAME["objectconflict"].done
+    assert [one["metadata"]["name"] for one in stage.applied] == [alert_strikes.CONFLICTING]
 
 
 def test_what_is_patched_is_what_the_chart_installs() -> None:
