@@ -170,13 +170,15 @@ CAUSES: tuple[Cause, ...] = (
         "TrainingJobInternalError",
         "The operator is given a bug, since it is not known to have one: a `sitecustomize` of its "
         "pods makes the function fail that renders the coordinator of the job `gpt-bug`. Then "
-        "that job is created.",
+        "that job is created. (Pauses between its tries grow up to a minute and are not shortened: "
+        "the shortened alert may end in between.)",
         "The operator is rolled back.",
         alert_strikes.meet_bug,
         words=("InternalError", "ZeroDivisionError", "operator's log"),
         job=BUG,
         about=OF_OPERATOR,
         prepare=operator_has_bug,
+        passes=True,
         created=(BUG,),
     ),
 )
