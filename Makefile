@@ -119,6 +119,10 @@ demo-down: venv ## Remove the clusters and processes of the demo
 faults: venv ## Break a job in ten ways on a cluster and write docs/tasks/ten-faults.md (needs root)
 	@$(RUN) -m demo.ten_faults $(ARGS)
 
+.PHONY: alerts
+alerts: venv ## Cause the other alerts on a cluster and write docs/runbooks/fired-alerts.md (needs root)
+	@$(RUN) -m demo.caused_alerts $(ARGS)
+
 .PHONY: docs
 docs: venv ## Build the documentation site in build/site
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs . build/site

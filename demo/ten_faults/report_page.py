@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from demo.ten_faults.expectations import FAULTS, Fault
-from demo.ten_faults.observation import Look, Observed, problems
+from demo.ten_faults.observation import Observed, problems
+from demo.ten_faults.page_parts import in_seconds, row_of, transcript, wrapped
 from demo.ten_faults.scene import FACTOR
 from demo.ten_faults.strikes import SAMPLE
 
@@ -32,9 +33,9 @@ def page(found: Mapping[str, Observed], picture: str = "") -> str:
     """
     tried = [fault for fault in FAULTS if fault.slug in found]
     left = ", ".join(fault.name for fault in FAULTS if fault.slug not in found)
-    note = _wrapped(f"Not tried when this page was written: {left}.") + "\n\n" if left else ""
+    note = wrapped(f"Not tried when this page was written: {left}.") + "\n\n" if left else ""
     rows = [_row(fault, found[fault.slug]) for fault in tried]
-    table = "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *map(_cells, rows)])
+    table = "\n".join([row_of(COLUMNS), "|---" * len(COLUMNS) + "|", *map(row_of, rows)])
     sections = [_section(fault, found[fault.slug]) for fault in tried]
     shown = [_picture(picture)] if picture else []
     return "\n".join([HEAD, f"{note}{table}", "", *shown, "\n".join(sections)])
@@ -45,37 +46,29 @@ def _picture(where: str) -> str:
     return f"{text}\n\n![The dashboard Job of {SAMPLE} over the whole run]({where})\n"
 
 
-def _cells(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _row(fault: Fault, seen: Observed) -> tuple[str, ...]:
     alert = fault.expected.alert
     return (
         fault.name,
         alert.removeprefix("TrainingJob") if alert else "none",
-        _seconds(seen.alerts.get(alert)) if alert else "-",
-        _seconds(seen.shown_after),
+        in_seconds(seen.alerts.get(alert)) if alert else "-",
+        in_seconds(seen.shown_after),
         "yes" if seen.healed else "no",
-        "no, it has failed" if fault.expected.ends else _seconds(seen.recovered_after),
+        "no, it has failed" if fault.expected.ends else in_seconds(seen.recovered_after),
     )
-
-
-def _seconds(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.0f} s"
 
 
 def _section(fault: Fault, seen: Observed) -> str:
     parts = [
         f"## {fault.name[0].upper()}{fault.name[1:]}",
-        _wrapped(fault.done),
-        _wrapped(f"**Alert**: {_alert(fault, seen)}"),
-        _transcript(fault, seen.height),
-        _wrapped(f"**Then**: {fault.acted} {_end(fault, seen)}"),
-        _transcript(fault, seen.after),
+        wrapped(fault.done),
+        wrapped(f"**Alert**: {_alert(fault, seen)}"),
+        transcript(fault.job, seen.height),
+        wrapped(f"**Then**: {fault.acted} {_end(fault, seen)}"),
+        transcript(fault.job, seen.after),
     ]
     if wrong := problems(fault.expected, seen):
-        parts.append(_wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
+        parts.append(wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,41 +77,15 @@ def _alert(fault: Fault, seen: Observed) -> str:
     if name is None:
         return f"none. {fault.expected.because}"
     page = f"[{name}](../runbooks/{name}.md)"
-    others = ", ".join(f"{one} ({_seconds(at)})" for one, at in seen.alerts.items() if one != name)
+    others = ", ".join(
+        f"{one} ({in_seconds(at)})" for one, at in seen.alerts.items() if one != name
+    )
     also = f" Also fired: {others}." if others else ""
-    return f"{page}, after {_seconds(seen.alerts.get(name))}. {fault.expected.because}{also}"
+    return f"{page}, after {in_seconds(seen.alerts.get(name))}. {fault.expected.because}{also}"
 
 
 def _end(fault: Fault, seen: Observed) -> str:
     if fault.expected.ends:
         return ""
     since = "the fault" if seen.healed else "that"
-    return f"The job trains again {_seconds(seen.recovered_after)} after {since}."
-
-
-def _transcript(fault: Fault, look: Look) -> str:
-    lines = [
-        "```text",
-        f"$ kubectl get trainingjob {fault.job}",
-        *(line.rstrip() for line in look.line.splitlines()),
-        f'$ kubectl trainingjob why {fault.job}; echo "exit code $?"',
-        *(line.rstrip() for line in look.why.splitlines()),
-        f"exit code {look.exit_code}",
-        "```",
-    ]
-    return "\n".join(lines)
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(_lines(text.split()))
-
-
-def _lines(words: list[str]) -> Iterator[str]:
-    line = ""
-    for word in words:
-        if line and len(line) + 1 + len(word) > 100:
-            yield line
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    yield line
+    return f"The job trains again {in_seconds(seen.recovered_after)} after {since}."

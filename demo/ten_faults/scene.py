@@ -91,6 +91,11 @@ class Scene:
         }
         return dict.fromkeys(known, "pending") | dict.fromkeys(received, "firing")
 
+    def active(self) -> set[str]:
+        """The names of all alerts that are pending or firing, whatever they are about."""
+        known = {labels["alertname"] for labels, _ in self.server.instant("ALERTS", time.time())}
+        return known | {one["labels"]["alertname"] for one in self.manager.alerts()}
+
     def status(self, job: str) -> Json:
         """The status of a job; empty before it is there."""
         where = f"/apis/regroup.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
