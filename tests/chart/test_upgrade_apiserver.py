@@ -27,7 +27,7 @@ from tests.support.page_terminal import PageTerminal
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
 CHART = ROOT / "charts/regroup"
 UPGRADE_PAGE = ROOT / "docs/tasks/upgrade.md"

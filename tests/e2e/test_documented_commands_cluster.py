@@ -43,7 +43,7 @@ before.
 ASKING = ("simulate-failure", "trainingjob checkpoint export", "doctor")
 """Commands that ask before they make or delete pods."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def typed() -> list[str]:

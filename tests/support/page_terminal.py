@@ -53,20 +53,23 @@ class PageTerminal:
     ) -> tuple[int, str]:
         """Type commands that may fail; returns exit code and output."""
         lines = typed("\n".join(map(on_a_page, texts)), changes or {})
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", lines],
             env=self._environment(),
             cwd=self.folder,
-            input=answers,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=seconds,
-            check=False,
-        )
-        shown = f"$ {lines}\n{done.stdout}"
-        print(shown)
-        return done.returncode, done.stdout
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(answers, timeout=seconds)
+            finally:
+                if process.poll() is None:  # what it has started must not outlive the test
+                    os.killpg(process.pid, signal.SIGKILL)
+        print(f"$ {lines}\n{output}")
+        return process.returncode, output
 
     @contextmanager
     def running(
