@@ -154,5 +154,6 @@ def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
             "helm test regroup -n regroup-system --logs",
         ):
             assert "Succeeded" in terminal.type(text)
+        terminal.type("kubectl -n regroup-system delete pod regroup-test --ignore-not-found")
     finally:
         installing.helm_install(kubectl, built)
