@@ -1,8 +1,6 @@
-"""Every command of the pages for users is one that its program takes.
+"""Every command of the pages for users is one that its program takes, and some test executes it.
 
-`client/local/test_start_pages.py` runs those of the first pages on this machine,
-`e2e/test_documented_commands_cluster.py` those of kubectl on a cluster, and
-`client/cli/test_documented_commands_apiserver.py` those that need what no cluster of ours has.
+`python -m tests.support.command_executions` prints which one.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import yaml
 from regroup.cli.command_line import main as regroup
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup_trainer.checkpoint.commands import main as checkpoint
+from tests.support.command_executions import EXECUTORS, NOT_TYPED, described, executions
 from tests.support.documented_commands import ROOT, Command, commands
 
 CHART = ROOT / "charts/regroup"
@@ -32,7 +31,9 @@ FOLDERS = ("DIRECTORY", "regroup-runs/gpt")
 def words(command: Command) -> list[str]:
     """The words behind the program. What may be left out, in brackets, is given here."""
     text = re.sub(r" [NM](?=\]| |$)", " 10", command.text)
-    found = shlex.split(text.replace("[", "").replace("]", ""))[1:]
+    given = shlex.split(text.replace("[", "").replace("]", ""))
+    program = next(n for n, word in enumerate(given) if word.endswith(command.program))
+    found = given[program + 1 :]
     end = next((n for n, word in enumerate(found) if word in SHELL), len(found))
     return found[:end]
 
@@ -106,3 +107,42 @@ def test_what_is_installed_is_an_extra_of_the_package(command: Command) -> None:
     ]
     (named,) = re.findall(r"'\.\[([\w,]+)\]'", command.text)  # an index has another regroup
     assert set(named.split(",")) <= extras.keys()
+
+
+@pytest.mark.parametrize("command", commands(), ids=str)
+def test_a_test_executes_a_command_of_a_page(command: Command) -> None:
+    """Or NOT_TYPED says why none does. The walk-through alone is no test."""
+    tests = [one for one in executions(command.text) if one.file.startswith("tests/")]
+    assert bool(tests) != (command.text in NOT_TYPED), described(command)
+
+
+def test_what_no_test_executes_stands_on_a_page_and_has_a_reason() -> None:
+    assert NOT_TYPED.keys() <= {command.text for command in commands()}
+    assert all(reason.endswith(".") for reason in NOT_TYPED.values())
+
+
+@pytest.mark.parametrize("file", EXECUTORS)
+def test_a_file_that_executes_commands_has_one_of_a_page(file: str) -> None:
+    found = [c for c in commands() if file in [one.file for one in executions(c.text)]]
+    assert found
+
+
+def test_continuous_integration_runs_what_no_test_types_for_that() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    run = re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    for target in run:  # it grows: what a target needs, and what its recipe makes
+        (needed, recipe) = re.findall(
+            rf"^{target}:([^#\n]*)[^\n]*\n((?:\t.*\n)*)", makefile, re.MULTILINE
+        )[0]
+        made = re.findall(r"\$\(MAKE\) --jobs 2 ([a-z ]+)", recipe)
+        run += [name for name in " ".join([needed, *made]).split() if name not in run]
+    said = [text for text, why in NOT_TYPED.items() if "Continuous integration" in why]
+    assert {text.removeprefix("make ") for text in said} <= set(run)
+
+
+@pytest.mark.parametrize(
+    "program", ["curl", "docker", "git", "podman", "python", "torchrun", "uv", "wget"]
+)
+def test_no_page_has_commands_of_a_program_that_no_test_looks_for(program: str) -> None:
+    """Else add it to PROGRAMS, so that a test has to execute them."""
+    assert not commands(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +14,23 @@ from typing import NamedTuple
 import pytest
 
 from devcluster.apiserver import ApiServer
+from devcluster.errors import CommandFailedError
 from devcluster.processes import run
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.render.keyring import name_of
+from tests.support.documented_commands import commands
+from tests.support.former_release import FormerRelease
 from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.page_terminal import PageTerminal
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
 CHART = ROOT / "charts/regroup"
+UPGRADE_PAGE = ROOT / "docs/tasks/upgrade.md"
 SYSTEM = "regroup-system"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/regroup-key"
 JOBS = "/apis/regroup.dev/v1alpha1/trainingjobs"
@@ -102,6 +108,47 @@ def test_a_key_that_a_former_chart_made_outlives_the_upgrade_and_the_way_back(
     assert key_that_the_operator_takes(server, monkeypatch) == name_of(key)
     upgrade(server, former_chart)
     assert stored_key(server) == key
+
+
+def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
+    server: ApiServer, former_chart: Path, tmp_path: Path
+) -> None:
+    """`helm rollback` fails as the page says, and changes nothing; what the page has then works."""
+    (clone := tmp_path / "clone").mkdir()
+    (clone / "charts").symlink_to(ROOT / "charts")
+    terminal = PageTerminal(clone, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
+    helm(server, "install", "regroup", former_chart, "--create-namespace")
+    terminal.type("helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values")
+    key, before = stored_key(server), objects_of(server)
+
+    with pytest.raises(CommandFailedError) as failed:
+        helm(server, "rollback", "regroup")
+    page = " ".join(UPGRADE_PAGE.read_text().split())
+    (quoted,) = re.findall(r"`helm rollback` to a chart .*? fails: `(.*?)`", page)
+    assert quoted in str(failed.value)
+    operator = ("Deployment", "regroup")
+    assert objects_of(server)[operator] == before[operator]
+
+    text = "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values"
+    terminal.type(text, changes={"FORMER_CHART": str(former_chart)})
+    assert stored_key(server) == key
+
+
+@pytest.mark.long
+def test_a_page_that_sets_a_value_keeps_the_defaults_of_a_newer_chart(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """`--reuse-values` would not: no page types it."""
+    former = FormerRelease(tmp_path / "0.2.0").chart
+    (tmp_path / "charts").symlink_to(ROOT / "charts")
+    terminal = PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
+    helm(server, "install", "regroup", former, "--create-namespace")
+    terminal.type(
+        "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values "
+        "--set tracing.endpoint=http://otel-collector.monitoring:4318"
+    )
+    assert ("FlowSchema", "regroup") in objects_of(server)
+    assert not [command for command in commands("helm") if "--reuse-values" in command.text]
 
 
 def test_a_key_that_the_operator_made_outlives_an_upgrade_and_a_new_installation(

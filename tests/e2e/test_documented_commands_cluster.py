@@ -6,13 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.support.documented_commands import commands
+from demo import installation as installing
+from tests.support.command_executions import commands_of_cluster
+from tests.support.page_terminal import PageTerminal
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,49 +25,30 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "manifests/samples/smallest.yaml"
-SECONDS = 60
-FOLLOWS = (" -w", " -f ")
-"""These go on until somebody ends them: they are left out."""
-API_SERVER = "client/cli/test_documented_commands_apiserver.py"
-ELSEWHERE = {
-    "kubectl drain": "test_drain.py",
-    "kubectl debug node/": "needs an image from a registry: nobody runs it",
-    "kubectl -n NAMESPACE top pod": API_SERVER,
-    "kubectl create configmap": "test_scripts.py",
-    "kubectl apply -f": "test_samples.py",
-    "kubectl apply -k": "chart/test_chart_package.py",
-    "kubectl delete crd": API_SERVER,
-    "kubectl get pytorchjob": API_SERVER,
-    "kubectl get clustertrainingruntime": API_SERVER,
-    "kubectl trainingjob doctor": "client/cli/test_verbs_apiserver.py",
-    "kubectl exec": "demo/walkthrough",
-    "kubectl trainingjob ui": "client/web_page/test_cluster_page_apiserver.py",
-    "kubectl -n regroup-system scale": "test_losses.py",
-    "kubectl -n NAMESPACE logs POD --previous": API_SERVER,
-    "kubectl get trainingjobs -A -o json | jq": API_SERVER,
-    "kubectl -n $NAMESPACE": "needs variables of its page; tests of render/keyring",
-}
-"""Beginning of a command -> who runs it, or why nobody can."""
+SECONDS = 200
+"""For any command: a drain and `doctor` wait for pods."""
+INSTALL = (
+    "helm install regroup charts/regroup -n regroup-system --create-namespace --wait "
+    "--set-string image.repository=REGISTRY/regroup-operator,image.tag=TAG "
+    "--set-string trainer.image.repository=REGISTRY/regroup-trainer,trainer.image.tag=TAG"
+)
 RESTS = ("Running", "Suspended")
-ORDER = ("simulate-failure", "scale", "suspend", '"suspend":true', "resume", '"suspend":false')
+ORDER = (
+    "simulate-failure", "scale", "suspend", '"suspend":true', "resume", '"suspend":false',
+    "kubectl drain",
+)  # fmt: skip
 """Commands that change the job, in the order in which they can all succeed; the others come
 before.
 """
-ASKING = ("simulate-failure", "checkpoint verify", "checkpoint export")
+ASKING = ("simulate-failure", "trainingjob checkpoint export", "doctor")
 """Commands that ask before they make or delete pods."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def typed() -> list[str]:
     """Each command once, in an order in which it can succeed."""
-    found = dict.fromkeys(command.text for command in commands("kubectl"))
-    kept = [
-        text
-        for text in found
-        if not any(mark in f"{text} " for mark in FOLLOWS) and not text.startswith(tuple(ELSEWHERE))
-    ]
-    return sorted(kept, key=_order)
+    return sorted(commands_of_cluster(), key=_order)
 
 
 def _order(text: str) -> int:
@@ -74,11 +59,18 @@ def as_typed(text: str, job: Job, pod: str, node: str) -> str:
     """A command with the names of this job, of its pod and of a node."""
     names = {
         "NAMESPACE": job.namespace, "NAME": job.name, "NODE": node, "POD": pod, "gpt-w1-1": pod,
-        "KIND OBJECT": f"service {job.name}-coordinator",
+        "KIND OBJECT": f"service {job.name}-coordinator", "DIRECTORY": folder_of(job),
     }  # fmt: skip
     pattern = "|".join(rf"\b{name}\b(?!:)" for name in names)
-    yes = " --yes" if any(verb in text for verb in ASKING) else ""
-    return re.sub(pattern, lambda found: names[found[0]], text) + yes
+    more = " --yes" if any(verb in text for verb in ASKING) and "--yes" not in text else ""
+    if "doctor" in text:  # the nodes reach no registry
+        more += f" --image {installing.images()['trainer'].name}"
+    return re.sub(pattern, lambda found: names[found[0]], text) + more
+
+
+def folder_of(job: Job) -> str:
+    """The job's folder on the volume, as its pods see it."""
+    return str(Path(job.status()["checkpoint"]["path"]).parents[1])
 
 
 def type_in(line: str, environment: dict[str, str], folder: Path) -> str:
@@ -122,8 +114,46 @@ def test_commands_for_a_cluster_do_what_pages_say(
     node = installation.kubectl.read("nodes")["items"][0]["metadata"]["name"]
     pod = job.workers()[-1]["metadata"]["name"]
     failed = []
-    for text in typed():
-        if _order(text):
-            wait_until("it to rest", lambda: job.status()["phase"] in RESTS, seconds=120)
-        failed.append(type_in(as_typed(text, job, pod, node), environment, tmp_path))
+    with schedulable(installation, node):
+        for text in typed():
+            if _order(text):
+                wait_until("it to rest", lambda: job.status()["phase"] in RESTS, seconds=120)
+            failed.append(type_in(as_typed(text, job, pod, node), environment, tmp_path))
     assert not [failure for failure in failed if failure]
+
+
+@contextmanager
+def schedulable(installation: Installation, node: str) -> Iterator[None]:
+    """Afterwards, pods come to the node again, and the operator's replicas are there."""
+    try:
+        yield
+    finally:
+        installation.kubectl("uncordon", node)
+        rollout = ("rollout", "status", "deployment", "regroup", "--timeout=110s")
+        installation.kubectl("-n", installing.SYSTEM, *rollout)
+
+
+def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
+    installation: Installation, tmp_path: Path
+) -> None:
+    kubectl, built = installation.kubectl, installing.images()
+    (tmp_path / "charts").symlink_to(ROOT / "charts")
+    variables = {"KUBECONFIG": kubectl.environment()["KUBECONFIG"]}
+    terminal = PageTerminal(tmp_path, variables, (Path(kubectl.command()[0]).parent,))
+    changes = {
+        f"REGISTRY/regroup-{target},{prefix}image.tag=TAG": (
+            f"{built[target].repository},{prefix}image.tag={built[target].tag}"
+        )
+        for target, prefix in (("operator", ""), ("trainer", "trainer."))
+    }
+    try:
+        terminal.type("helm uninstall regroup -n regroup-system")
+        terminal.type(INSTALL, changes=changes)
+        for text in (
+            "helm test regroup -n regroup-system",
+            "helm test regroup -n regroup-system --logs",
+        ):
+            assert "Succeeded" in terminal.type(text)
+        terminal.type("kubectl -n regroup-system delete pod regroup-test --ignore-not-found")
+    finally:
+        installing.helm_install(kubectl, built)

@@ -6,11 +6,23 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import click
+import pytest
+
+from regroup.cli.command_line import main as regroup
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.kubernetes.advice import WHILE_TRAINING
 from regroup_operator.api.crd import spec_schema, status_schema
+from regroup_trainer.checkpoint.commands import main as checkpoint
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.documented_commands import ROOT
 from tools.reference_pages import command_page, job_page, reason_page
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """The page of commands."""
+    return command_page()
 
 
 def fields(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -50,10 +62,41 @@ def test_each_reason_is_explained_once_below_whether_it_heals() -> None:
     assert "`GatheringWorkers`: there are enough workers" in itself
 
 
-def test_each_verb_has_its_help_with_examples() -> None:
-    page = command_page()
-    verbs = [f"kubectl trainingjob {verb}" for verb in trainingjob.commands]
-    for name in ("regroup run", "regroup plan", "regroup checkpoint export", *verbs):
-        (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", page, re.M | re.S)
-        assert f"Usage: {name}" in section
-    assert "/work" not in page
+def verbs(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """Each command below one that takes others, with its whole name."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for word, below in command.commands.items():
+        yield from verbs(below, f"{name} {word}")
+
+
+def examples_of(command: click.Command, name: str) -> list[str]:
+    """The examples of a command's help that are about itself."""
+    with click.Context(command, info_name=name) as context:
+        _, _, shown = command.get_help(context).partition("Examples:\n")
+    return [line for line in shown.splitlines() if name in line]
+
+
+VERBS = [*verbs(regroup, "regroup"), *verbs(trainingjob, "kubectl trainingjob")]
+OWN_HELP = [verb for verb in VERBS if not verb[0].startswith("regroup trainingjob ")]
+"""`regroup trainingjob` is `kubectl trainingjob`, whose examples say so."""
+
+
+@pytest.mark.parametrize(("name", "command"), OWN_HELP, ids=[name for name, _ in OWN_HELP])
+def test_each_verb_has_its_help_with_examples(page: str, name: str, command: click.Command) -> None:
+    command = checkpoint if name == "regroup checkpoint" else command
+    assert examples_of(command, name)
+    (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |\Z)", page, re.M | re.S)
+    assert f"Usage: {name}" in section
+
+
+@pytest.mark.parametrize(("name", "command"), [*verbs(checkpoint, "regroup checkpoint")])
+def test_verbs_for_checkpoints_have_their_help_with_examples(
+    name: str, command: click.Command
+) -> None:
+    assert examples_of(command, name)
+
+
+def test_the_page_of_commands_names_no_folder_of_the_machine_that_wrote_it(page: str) -> None:
+    assert str(ROOT) not in page

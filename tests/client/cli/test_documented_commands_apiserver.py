@@ -4,10 +4,8 @@ operators, metrics, a container that failed. An API server has these as objects 
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,15 +13,26 @@ import pytest
 import yaml
 
 from devcluster.apiserver import ApiServer
+from regroup_trainer.system.spans import trace_id
 from tests.support.cluster_objects import condition, running_status
-from tests.support.documented_commands import commands
+from tests.support.documented_commands import first_job
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.opened_page import OpenedPage
+from tests.support.page_terminal import PageTerminal
 from tests.support.played_kubelet import SUCCESS, Played, played_node
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
-INTERNAL_ERROR = ROOT / "docs/runbooks/TrainingJobInternalError.md"
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+WITH_INTERNAL_ERROR = (
+    "kubectl get trainingjobs -A -o json | jq -r '.items[] "
+    '| select(.status.conditions[]? | .type == "Ready" and .reason == "InternalError") '
+    '| .metadata.namespace + "/" + .metadata.name\''
+)
+TRACE_OF_A_GENERATION = (
+    "printf '%s\\0%s' \"$(kubectl get trainingjob gpt -o jsonpath={.metadata.uid})\" 1.2 | "
+    "sha256sum | cut -c 1-32"
+)
 PYTORCH_JOB = """\
 pytorchReplicaSpecs:
   Worker:
@@ -54,13 +63,15 @@ spec:
 
 def play(pod: str, words: Sequence[str]) -> Played:
     """What the pods of the node have written."""
-    assert words[0] == "logs" and "previous=true" in words[1]
-    return f"{pod} has ended with an error\n", "", SUCCESS
+    assert words[0] == "logs"
+    previous = "previous=true" in words[1]
+    return f"{pod} has ended with an error\n" if previous else f"{pod} trains\n", "", SUCCESS
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     with ApiServer() as started, played_node(started, "n1", play):
+        install_definition(Api(started.kubeconfig))
         yield started
 
 
@@ -90,29 +101,28 @@ def create(api: Api, path: str, kind: str, name: str, spec: str) -> None:
     assert done.status == 201, done.message
 
 
-def type_in(server: ApiServer, folder: Path, text: str) -> str:
-    """Type a command that stands on a page; returns what it prints."""
-    assert text in [command.text for command in commands("kubectl", "regroup")]
-    return shell(server, folder, text)
+@pytest.fixture
+def terminal(server: ApiServer, tmp_path: Path) -> PageTerminal:
+    """The shell of an administrator, in a clone."""
+    (tmp_path / "manifests").symlink_to(ROOT / "manifests")
+    return PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
 
 
-def shell(server: ApiServer, folder: Path, text: str) -> str:
-    path = f"{server.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(server.kubeconfig)}
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", text],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def make_pod(team: Namespace, name: str, labels: dict[str, str]) -> None:
+    """A pod of the played node."""
+    containers = [{"name": "trainer", "image": "train:1"}]
+    body: Json = {"metadata": {"name": name, "labels": labels}}
+    body["spec"] = {"containers": containers, "nodeName": "n1"}
+    made = team.api.request("POST", team.core("pods"), body)
+    assert made.status == 201, made.message
 
 
-def test_commands_about_jobs_of_other_operators(server: ApiServer, tmp_path: Path) -> None:
+def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: PageTerminal) -> None:
     api = Api(server.kubeconfig)
     path = serve(api, "kubeflow.org", "v1", "PyTorchJob", "pytorchjobs", "Namespaced")
     create(api, f"{path}/namespaces/default/pytorchjobs", "PyTorchJob", "mnist", PYTORCH_JOB)
-    type_in(server, tmp_path, "kubectl get pytorchjob mnist -o yaml | regroup convert - > job.yaml")
-    made = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    terminal.type("kubectl get pytorchjob mnist -o yaml | regroup convert - > job.yaml")
+    made = yaml.safe_load((terminal.folder / "job.yaml").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("TrainingJob", "mnist")
     assert made["spec"]["replicas"] == 2
 
@@ -120,26 +130,20 @@ def test_commands_about_jobs_of_other_operators(server: ApiServer, tmp_path: Pat
     path = serve(api, group, "v1alpha1", kind, f"{kind.lower()}s", "Cluster")
     create(api, f"{path}/{kind.lower()}s", kind, "torch-distributed", RUNTIME)
     runtimes = "kubectl get clustertrainingruntime torch-distributed -o yaml > runtime.yaml"
-    type_in(server, tmp_path, runtimes)
-    (tmp_path / "trainjob.yaml").write_text(TRAIN_JOB)
-    type_in(server, tmp_path, "regroup convert trainjob.yaml runtime.yaml > job.yaml")
-    made = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    terminal.type(runtimes)
+    (terminal.folder / "trainjob.yaml").write_text(TRAIN_JOB)
+    terminal.type("regroup convert trainjob.yaml runtime.yaml > job.yaml")
+    made = yaml.safe_load((terminal.folder / "job.yaml").read_text())
     assert made["spec"]["image"] == "train:1"
 
 
-def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, tmp_path: Path) -> None:
+def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, terminal: PageTerminal) -> None:
     team = Namespace.make(Api(server.kubeconfig), "team")
-    container = {"name": "trainer", "image": "train:1"}
     labels = {"regroup.dev/job": "gpt"}
-    body = {
-        "metadata": {"name": "gpt-w0-1", "labels": labels},
-        "spec": {"containers": [container], "nodeName": "n1"},
-    }
-    assert team.api.request("POST", team.core("pods"), body).status == 201
-    text = "kubectl -n NAMESPACE logs POD --previous"
-    assert text in [command.text for command in commands("kubectl")]
-    typed = text.replace("NAMESPACE", team.name).replace("POD", "gpt-w0-1")
-    assert shell(server, tmp_path, typed) == "gpt-w0-1 has ended with an error\n"
+    make_pod(team, "gpt-w0-1", labels)
+    names = {"NAMESPACE": team.name, "POD": "gpt-w0-1"}
+    shown = terminal.type("kubectl -n NAMESPACE logs POD --previous", changes=names)
+    assert shown == "gpt-w0-1 has ended with an error\n"
 
     path = serve(team.api, "metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "Namespaced")
     usage = {"name": "trainer", "usage": {"cpu": "250m", "memory": "300Mi"}}
@@ -154,16 +158,48 @@ def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, tmp_path: Path)
     made = team.api.request("POST", f"{path}/namespaces/{team.name}/pods", body)
     assert made.status == 201, made.message
     text = "kubectl -n NAMESPACE top pod -l regroup.dev/job=NAME --containers"
-    assert text in [command.text for command in commands("kubectl")]
-    typed = text.replace("NAMESPACE", team.name).replace("NAME", "gpt")
-    _header, line = shell(server, tmp_path, typed).splitlines()
+    shown = terminal.type(text, changes={"NAMESPACE": team.name, "NAME": "gpt"})
+    _header, line = shown.splitlines()
     assert line.split() == ["gpt-w0-1", "trainer", "250m", "300Mi"]
 
 
+def test_the_first_job_of_a_cluster_is_watched(server: ApiServer, terminal: PageTerminal) -> None:
+    apply = "kubectl apply -f manifests/samples/smallest.yaml"
+    both = "kubectl apply -f manifests/samples/smallest.yaml && kubectl get trainingjobs -w"
+    with terminal.running(both) as until:
+        until("trainingjob.regroup.dev/gpt created")
+        until("NAME ")
+    assert "trainingjob.regroup.dev/gpt unchanged" in terminal.type(apply)
+    with terminal.running("kubectl get trainingjob gpt -w") as until:
+        until("gpt ")
+
+    found = terminal.type(TRACE_OF_A_GENERATION)
+    uid = Namespace(Api(server.kubeconfig), "default").read()["metadata"]["uid"]
+    assert found.strip() == trace_id(uid, "1.2")
+
+
+def test_your_own_script_is_sent_to_a_cluster(server: ApiServer, terminal: PageTerminal) -> None:
+    for name in ("train.py", "points.py"):
+        (terminal.folder / name).write_text("")
+    (terminal.folder / "job.yaml").write_text(first_job(ROOT / "docs/start/your-script.md"))
+    terminal.type("kubectl create configmap mine --from-file=train.py --from-file=points.py")
+    terminal.type("kubectl apply -f job.yaml")
+    with terminal.running("kubectl get trainingjob mine -w") as until:
+        until("mine ")
+    team = Namespace.make(Api(server.kubeconfig), "default")
+    labels = {"regroup.dev/job": "mine", "regroup.dev/role": "worker"}
+    make_pod(team, "mine-w0-1", labels)
+    shown = terminal.type("kubectl logs -f -l regroup.dev/job=mine,regroup.dev/role=worker")
+    assert shown == "mine-w0-1 trains\n"
+
+    with terminal.running("kubectl trainingjob ui", end=signal.SIGTERM) as until:
+        page = OpenedPage(re.findall(r"http://\S+", until("token="))[0])
+        assert "mine" in [job["name"] for job in page.read("/api/jobs")["jobs"]]
+
+
 def test_jobs_with_an_internal_error_are_found_and_all_go_with_their_definition(
-    server: ApiServer, tmp_path: Path
+    server: ApiServer, terminal: PageTerminal
 ) -> None:
-    install_definition(Api(server.kubeconfig))
     team = Namespace.make(Api(server.kubeconfig), "jobs")
     for name, reason in (("gpt", "InternalError"), ("other", "Training")):
         job = {"apiVersion": "regroup.dev/v1alpha1", "kind": "TrainingJob", "spec": SMALLEST}
@@ -172,9 +208,7 @@ def test_jobs_with_an_internal_error_are_found_and_all_go_with_their_definition(
         ready = condition("Ready", "False", reason, "a bug", 60)
         body = {**made.body, "status": running_status(conditions=[ready])}
         assert team.api.request("PUT", f"{team.jobs(name)}/status", body).status == 200
-    page = INTERNAL_ERROR.read_text()
-    (find,) = re.findall(r"```\n(kubectl get trainingjobs -A -o json .*?)```", page, re.DOTALL)
-    assert shell(server, tmp_path, find) == "jobs/gpt\n"
-    type_in(server, tmp_path, "kubectl delete crd trainingjobs.regroup.dev")
+    assert terminal.type(WITH_INTERNAL_ERROR) == "jobs/gpt\n"
+    terminal.type("kubectl delete crd trainingjobs.regroup.dev")
     # The API server takes the path away a moment after the definition.
     wait_until("the kind to go", lambda: team.api.request("GET", team.jobs()).status == 404)

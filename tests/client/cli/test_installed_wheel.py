@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.page_terminal import on_a_page
 from tools.pythons import ROOT
 from tools.venv import run_uv, uv_binary
 
@@ -96,8 +98,16 @@ def test_without_extras_a_script_may_still_report(bare: Path, tmp_path: Path) ->
     assert run([bare / "python", "-c", line], tmp_path).returncode == 0
 
 
+def install(text: str, folder: Path, wheel: Path) -> Path:
+    """What a page types in a clone, with the wheel of the clone and pinned packages. Returns the
+    folder of the programs.
+    """
+    (extra,) = re.findall(r"^pip install '\.(\[.*\])'$", on_a_page(text))
+    return make_environment(folder / "venv", wheel, extra)
+
+
 def test_with_the_extra_a_script_runs(wheel: Path, tmp_path: Path) -> None:
-    programs = make_environment(tmp_path / "venv", wheel, "[trainer]")
+    programs = install("pip install '.[trainer]'", tmp_path, wheel)
     (tmp_path / "job.yaml").write_text(SCRIPT)
     (tmp_path / "train.py").write_text(
         "from regroup_trainer import report\nreport(step=3, total=3)\nprint('trained')\n"
@@ -106,3 +116,18 @@ def test_with_the_extra_a_script_runs(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0: trained" in done.stdout
     assert "completed: 3 steps" in done.stdout
+
+
+def test_with_the_extra_the_plugin_asks_for_a_cluster(wheel: Path, tmp_path: Path) -> None:
+    programs = install("pip install '.[kubernetes]'", tmp_path, wheel)
+    done = run([programs / "kubectl-trainingjob", "get"], tmp_path)
+    assert done.returncode == 1
+    assert "kubeconfig" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+def test_with_the_extras_a_program_has_the_client(wheel: Path, tmp_path: Path) -> None:
+    programs = install("pip install '.[kubernetes,client]'", tmp_path, wheel)
+    line = "import cloudpickle, kubernetes; from regroup import TrainingClient"
+    done = run([programs / "python", "-c", f"{line}; TrainingClient(backend='local')"], tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -10,12 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 import pytest
 
@@ -25,6 +22,7 @@ from regroup_operator.api.names import labels
 from regroup_trainer.protocol.job_status import Series, SeriesPoint
 from tests.support.cluster_objects import event_object, running_status
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.opened_page import OpenedPage
 from tests.support.played_kubelet import SUCCESS, Played, played_node
 from tests.support.specs import SMALLEST
 from tests.support.user_rights import Right, grant, named_in, needed_by
@@ -78,30 +76,15 @@ def team(server: ApiServer) -> Namespace:
     return made
 
 
-class Page:
-    """What a browser reads that has opened the address."""
-
-    def __init__(self, address: str) -> None:
-        jar = CookieJar(DefaultCookiePolicy(rfc2965=True))
-        self._base = address.partition("/?")[0]
-        self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(jar))
-        with self._opener.open(address, timeout=60) as first:
-            assert first.status == 200
-
-    def read(self, path: str) -> Any:
-        with self._opener.open(self._base + path, timeout=60) as answer:
-            return json.loads(answer.read())
-
-
 @contextmanager
-def page(kubeconfig: Path, *options: str) -> Iterator[Page]:
+def page(kubeconfig: Path, *options: str) -> Iterator[OpenedPage]:
     """The page of the command."""
     words = [str(PROGRAM), "ui", "--no-browser", "--kubeconfig", str(kubeconfig), *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         try:
-            yield Page(line[line.index("http") :].strip())
+            yield OpenedPage(line[line.index("http") :].strip())
         finally:
             process.terminate()
 

@@ -13,7 +13,7 @@ ALL = [found for found in vars(documented).values() if isinstance(found, Documen
 
 @pytest.mark.parametrize("command", ALL, ids=lambda command: command.text)
 def test_a_command_stands_on_its_page(command: Documented) -> None:
-    assert (command.page, command.text) in [tuple(found) for found in commands()]
+    assert (command.page, command.text) in [(found.page, found.text) for found in commands()]
 
 
 def test_names_of_the_page_become_those_of_the_cluster() -> None:
