@@ -72,7 +72,7 @@ def newest_left(evidence: Evidence, loss: Loss) -> int:
 
     What was seen before the generation that broke had begun is too old to know.
     """
-    links = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
+    links = _links_before(evidence, loss)
     recent = _recent_hits(evidence, loss)
     moment = max((hit.time for hit in recent), default=_last_step_seen(evidence, loss))
     seen = [one for one in evidence.kept if _began(links) < one.began and one.ended <= moment]
@@ -98,9 +98,13 @@ def _counts(stored: Stored, links: Sequence[Link]) -> bool:
 
 
 def _recent_hits(evidence: Evidence, loss: Loss) -> list[Hit]:
-    """Those that explain a loss: a recovery may take long."""
-    last = _last_step_seen(evidence, loss) - SEEN_LATE_SECONDS
-    since = min(loss.time - HIT_SECONDS, last)
+    """Those that explain a loss: a recovery may take long. On a busy machine a fault strikes long
+    after its time, so that the generation whose ranks it hits makes steps meanwhile.
+    """
+    last = _last_step_seen(evidence, loss)
+    began = max(_began(_links_before(evidence, loss)), last - HIT_SECONDS)
+    late = [hit.time for hit in evidence.hits if hit.ranks and began < hit.time <= loss.time]
+    since = min(loss.time - HIT_SECONDS, last - SEEN_LATE_SECONDS, *late)
     return [hit for hit in evidence.hits if since <= hit.time <= loss.time]
 
 
@@ -108,7 +112,7 @@ def _last_step_seen(evidence: Evidence, loss: Loss) -> float:
     """When the newest step that was seen before a loss was seen first; when the loss was, if none
     was seen.
     """
-    earlier = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
+    earlier = _links_before(evidence, loss)
     seen = sorted(
         (sample.time, sample.step or 0)
         for sample in (*evidence.samples, *(evidence.commits or ()))
@@ -116,6 +120,11 @@ def _last_step_seen(evidence: Evidence, loss: Loss) -> float:
     )
     newest = min(loss.known, max((step for _, step in seen), default=0))
     return next((time for time, step in seen if step >= newest > 0), loss.time)
+
+
+def _links_before(evidence: Evidence, loss: Loss) -> list[Link]:
+    """The generations before the one that lost steps."""
+    return [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
 
 
 def _began(links: Sequence[Link]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from demo import installation as installing
 from regroup import Job, JobFailedError, PackageIndex, TrainingClient, TrainingJob
 from tests.support.jobs import make_job
+from tests.support.kube_api import Json
 from tests.support.package_index import Index, make_wheel
 
 if TYPE_CHECKING:
@@ -101,12 +103,23 @@ def everything_shown(installation: Installation) -> str:
     """
     kubectl, here = installation.kubectl, ("-n", installation.namespace)
     kinds = "trainingjobs,pods,configmaps,events"
-    pods = kubectl("get", "pods", "-o", "name", *here).split()
-    logs = [kubectl("logs", pod, "--all-containers", *here) for pod in pods]
+    pods = json.loads(kubectl("get", "pods", "-o", "json", *here))["items"]
+    logs = [
+        kubectl("logs", pod["metadata"]["name"], "-c", name, *here)
+        for pod in pods
+        for name in started(pod)
+    ]
     operator = ("-n", installing.SYSTEM, "-l", "app.kubernetes.io/part-of=regroup")
     of_operator = kubectl("logs", *operator, "--tail=-1", "--all-containers")
     assert "with-pip" in of_operator
     return "\n".join([kubectl("get", kinds, "-o", "yaml", *here), of_operator, *logs])
+
+
+def started(pod: Json) -> list[str]:
+    """The names of its containers that have run: others have no log."""
+    status = pod["status"]
+    known = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return [one["name"] for one in known if "waiting" not in one["state"]]
 
 
 def in_base64(text: str) -> list[str]:

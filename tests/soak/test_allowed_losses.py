@@ -63,6 +63,22 @@ def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
     assert a_copy_lived(replace(evidence, hits=long_ago), loss)
 
 
+def test_a_fault_that_strikes_late_explains_what_the_generation_that_it_hit_has_lost(
+    written: Written,
+) -> None:
+    """The last step is seen at second 960, the loss at 1000."""
+    loss = Loss(SECOND, 10, 8, False, time=1000.0)
+
+    def lived(struck: float, began: float) -> bool:
+        written.began = {FIRST: began, SECOND: 1000.0}
+        evidence = replace(written.written(), copy_size=1, samples=(Sample(960.0, 10),))
+        return a_copy_lived(replace(evidence, hits=(hit(struck, 0, 1, 2),)), loss)
+
+    assert not lived(940.0, began=900.0)
+    assert lived(929.0, began=900.0), "half a minute of steps came after it"
+    assert lived(940.0, began=950.0), "it hit the generation before"
+
+
 def test_a_job_that_goes_on_from_the_newest_whole_snapshot_lost_no_more_than_it_may(
     written: Written,
 ) -> None:
