@@ -130,12 +130,12 @@ def test_your_own_script_runs_and_recovers_as_its_page_says(
     assert "completed: 0 recoveries" in shown
 
     pattern = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
-    write_job(terminal.folder, epochs=24, more=pattern.removeprefix("spec:\n"))
+    write_job(terminal.folder, epochs=60, more=pattern.removeprefix("spec:\n"))
     again = ("rm -r regroup-runs/mine", "regroup run job.yaml --plain --kill rank=1@step=20")
     shown = terminal.type(*again, seconds=SECONDS)
     assert "rank 0: begins at epoch 0" in shown
     assert "* killed rank 1 at step 20" in shown
-    assert "completed: 24 steps" in shown
+    assert "completed: 60 steps" in shown
     assert "1 recovery, 0 lost steps" in shown
 
 
