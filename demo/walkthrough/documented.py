@@ -44,7 +44,8 @@ ROLLOUT = Documented(_CLUSTER, "kubectl -n regroup-system rollout status deploym
 DOCTOR = Documented(_COMMANDS, "kubectl trainingjob doctor --claim shared --yes")
 MONITOR = Documented(
     _MONITORING,
-    "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values -f monitoring.yaml",
+    "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values "
+    "-f monitoring.yaml",
 )
 TOP = Documented(_CLUSTER, "kubectl trainingjob top")
 DESCRIBE = Documented(_WAITING, "kubectl describe trainingjob gpt")
