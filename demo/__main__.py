@@ -27,14 +27,14 @@ from demo.job import delete_all, manifest
 from demo.picture.__main__ import picture
 from demo.picture.data import Source
 from demo.programs import chromium, prometheus
-from demo.prometheus import Prometheus, monitored_by, stop_leftover
+from demo.prometheus import stop_leftover
 from demo.promql import Server, Window
+from demo.scraping import scraped
 from demo.screen import Screen
 from demo.stages.choice import STAGES, choose
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.kind import KindStage
 from demo.stages.stage import Stage
-from demo.targets import Discovery
 from devcluster.errors import DevclusterError
 
 OUTPUT = Path("build/demo")
@@ -135,13 +135,8 @@ def monitored(stage: Stage) -> Iterator[Server]:
     stop_leftover(folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    config = monitored_by(installation.monitors(stage.kubectl), folder)
-    with stage.route() as route, Discovery(stage.kubectl, folder, route):
-        monitor = Prometheus.start(folder, config)
-        try:
-            yield monitor.server
-        finally:
-            monitor.stop()
+    with scraped(stage, folder) as server:
+        yield server
 
 
 def report_checks(facts: Facts, screen: Screen) -> bool:

@@ -22,7 +22,7 @@ from demo.installation import ROOT
 from demo.screen import Screen
 from demo.stages.devcluster import DevclusterStage
 from demo.ten_faults import record
-from demo.ten_faults.scene import NAMESPACE, Scene, install, monitored
+from demo.ten_faults.scene import NAMESPACE, Scene, monitored, prepared
 from devcluster.errors import DevclusterError
 
 CLUSTER = "alerts"
@@ -39,16 +39,9 @@ def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
     """Cause alerts and judge how they arrive."""
     screen = Screen()
     chosen = [cause for cause in CAUSES if not names or cause.slug in names]
-    OUTPUT.mkdir(parents=True, exist_ok=True)
     try:
-        stage = DevclusterStage.up(screen, CLUSTER)
-        try:
-            if not installed:
-                install(stage, screen, OUTPUT)
+        with prepared(CLUSTER, screen, OUTPUT, keep=keep, installed=installed) as stage:
             observe(stage, chosen, screen)
-        finally:
-            if not keep:
-                stage.cluster.down()
     except (DemoError, DevclusterError) as error:
         sys.exit(f"The alerts could not be caused: {error}")
     found = record.read_each(SEEN, read_sighting)

@@ -115,7 +115,7 @@ class AlertCourse:
         return None
 
     def _has_ended(self) -> bool:
-        """Whether the rule holds no more and Alertmanager has been told."""
+        """Whether the alert is neither pending nor firing any more."""
         active = self._active()
         return active is not None and self._cause.alert not in active
 

@@ -26,7 +26,7 @@ from demo.ten_faults.course import Course, wait_whole
 from demo.ten_faults.expectations import BY_NAME, FAULTS, Fault
 from demo.ten_faults.observation import Observed, problems
 from demo.ten_faults.report_page import page
-from demo.ten_faults.scene import NAMESPACE, Scene, install, monitored
+from demo.ten_faults.scene import NAMESPACE, Scene, monitored, prepared
 from devcluster.errors import DevclusterError
 
 CLUSTER = "faults"
@@ -44,16 +44,9 @@ def main(names: tuple[str, ...], keep: bool, installed: bool) -> None:
     """Break a job and judge what a user is shown of it."""
     screen = Screen()
     chosen = [fault for fault in FAULTS if not names or fault.slug in names]
-    OUTPUT.mkdir(parents=True, exist_ok=True)
     try:
-        stage = DevclusterStage.up(screen, CLUSTER)
-        try:
-            if not installed:
-                install(stage, screen, OUTPUT)
+        with prepared(CLUSTER, screen, OUTPUT, keep=keep, installed=installed) as stage:
             observe(stage, chosen, screen)
-        finally:
-            if not keep:
-                stage.cluster.down()
     except (DemoError, DevclusterError) as error:
         sys.exit(f"The faults could not be tried: {error}")
     found = record.read(OUTPUT / OBSERVED)

@@ -142,6 +142,24 @@ def install(stage: DevclusterStage, screen: Screen, folder: Path) -> None:
     stage.kubectl("config", "set-context", "--current", f"--namespace={NAMESPACE}")
 
 
+@contextmanager
+def prepared(
+    cluster: str, screen: Screen, folder: Path, *, keep: bool, installed: bool
+) -> Iterator[DevclusterStage]:
+    """Inside, there is this cluster with the chart. `keep`: it stays afterwards; `installed`: the
+    chart is there already.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stage = DevclusterStage.up(screen, cluster)
+    try:
+        if not installed:
+            install(stage, screen, folder)
+        yield stage
+    finally:
+        if not keep:
+            stage.cluster.down()
+
+
 def claim() -> Json:
     """The claim `shared`, for the volume that can be full."""
     size = {"requests": {"storage": VOLUME_SIZE}}

@@ -131,21 +131,24 @@ def test_no_answer_grows_with_the_workers_ranks_or_jobs(name: str, expression: s
         assert set(re.findall(r"\w+", found["by"] or "")) <= FEW, found[0]
 
 
+def has_data(run: Source, variables: dict[str, str], expression: str) -> bool:
+    """Whether a query, with these variables, finds a value in the run."""
+    chosen = dataclasses.replace(run, variables=variables)
+    found = run.server.range(chosen.expression(expression), run.window)
+    return any(value is not None for series in found for value in series.values)
+
+
 @pytest.mark.parametrize(("name", "expression"), TARGETS)
 def test_every_query_returns_data(run: Source, name: str, expression: str) -> None:
-    chosen = dataclasses.replace(run, variables=VARIABLES.get(name, run.variables))
-    found = run.server.range(chosen.expression(expression), run.window)
-    assert any(value is not None for series in found for value in series.values)
+    assert has_data(run, VARIABLES.get(name, run.variables), expression)
 
 
 @pytest.mark.parametrize(("name", "expression"), TARGETS)
 def test_every_query_returns_data_of_a_real_run(
     real_run: Source, name: str, expression: str
 ) -> None:
-    chosen = dataclasses.replace(real_run, variables=pictures.VARIABLES[name])
-    found = real_run.server.range(chosen.expression(expression), real_run.window)
-    has_data = any(value is not None for series in found for value in series.values)
-    assert has_data or any(series in expression for series in LACKED)
+    found = has_data(real_run, pictures.VARIABLES[name], expression)
+    assert found or any(series in expression for series in LACKED)
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
@@ -153,11 +156,8 @@ def test_each_part_of_an_or_returns_data_of_a_real_run(
     real_run: Source, name: str, part: str
 ) -> None:
     """What stands right of it would hide that the left side finds nothing."""
-    chosen = dataclasses.replace(real_run, variables=pictures.VARIABLES[name])
-    found = real_run.server.range(chosen.expression(part), real_run.window)
-    has_data = any(value is not None for series in found for value in series.values)
     reasons = [reason for what, reason in ABSENT.items() if what in part]
-    assert has_data != bool(reasons), reasons or part
+    assert has_data(real_run, pictures.VARIABLES[name], part) != bool(reasons), reasons or part
 
 
 def test_what_the_recorded_run_lacks_is_really_missing_in_it() -> None:

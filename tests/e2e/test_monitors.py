@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +11,8 @@ import pytest
 from demo import dashboard
 from demo import installation as installing
 from demo.picture.data import Source
-from demo.prometheus import Prometheus, monitored_by
 from demo.promql import Server, Window
-from demo.stages.stage import Stage
-from demo.targets import Discovery
+from demo.scraping import scraped
 from tests.support.jobs import Job, make_job
 from tests.support.waiting import wait_until
 
@@ -31,18 +27,6 @@ ABSENT = {
     "trainingjob_detection_seconds": "nothing fails",
 }
 """What a query asks for -> why a job that trains has none of it."""
-
-
-@contextmanager
-def scraped(stage: Stage, folder: Path) -> Iterator[Server]:
-    """Inside, a Prometheus scrapes the cluster."""
-    config = monitored_by(installing.monitors(stage.kubectl), folder)
-    with stage.route() as route, Discovery(stage.kubectl, folder, route):
-        prometheus = Prometheus.start(folder, config)
-        try:
-            yield prometheus.server
-        finally:
-            prometheus.stop()
 
 
 def targets(server: Server, namespaces: set[str]) -> set[tuple[str, str]]:

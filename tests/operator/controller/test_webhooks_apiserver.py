@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 
 import pytest
 
@@ -82,19 +81,21 @@ def writes(operator: OperatorProcess, namespace: Namespace) -> tuple[float, floa
     return made, deleted, namespace.read()["metadata"]["resourceVersion"]
 
 
-def has_more_rounds(operator: OperatorProcess, before: float) -> bool:
-    return operator.total("controller_runtime_reconcile_total") > before
+def have_a_round(operator: OperatorProcess, namespace: Namespace, path: str, touch: str) -> None:
+    """Give the operator a reason to look at the job, and wait until it has done so. `touch`: what
+    is written to the object at this path.
+    """
+    before = operator.total("controller_runtime_reconcile_total")
+    change = {"metadata": {"annotations": {"touched": touch}}}
+    answer = namespace.api.request("PATCH", path, change, "application/merge-patch+json")
+    assert answer.status == 200, answer.message
+    wait_until("a round", lambda: operator.total("controller_runtime_reconcile_total") > before)
 
 
 def have_rounds(operator: OperatorProcess, namespace: Namespace) -> None:
-    """Give the operator reasons to look at the job, and wait until it has done so each time."""
-    path = namespace.core("pods/gpt-w0-1")
+    """The same a few times."""
     for number in range(ROUNDS):
-        before = operator.total("controller_runtime_reconcile_total")
-        touch = {"metadata": {"annotations": {"touched": str(number)}}}
-        answer = namespace.api.request("PATCH", path, touch, "application/merge-patch+json")
-        assert answer.status == 200, answer.message
-        wait_until("a round", partial(has_more_rounds, operator, before))
+        have_a_round(operator, namespace, namespace.core("pods/gpt-w0-1"), str(number))
 
 
 @pytest.mark.parametrize("webhook", [inject], indirect=True)
@@ -209,16 +210,8 @@ def test_while_a_webhook_is_away_the_job_waits_and_says_so_and_starts_once_it_is
 
         webhook = stack.enter_context(AdmissionWebhook(namespace, inject, port))
         wait_until("all pods", lambda: len(live(kubelets)) == 4, seconds=90)
-        have_a_round_of_the_job(operator, namespace)
+        have_a_round(operator, namespace, namespace.jobs("gpt"), "b")
         labels = [pod["metadata"]["labels"] for pod in kubelets.pods("worker").values()]
         assert sorted(each["regroup.dev/index"] for each in labels) == ["0", "1", "2"]
         assert len(webhook.asked) == 4, "each pod is made once"
     assert "Traceback" not in operator.log.read_text()
-
-
-def have_a_round_of_the_job(operator: OperatorProcess, namespace: Namespace) -> None:
-    """Give the operator a reason to look at the job, and wait until it has done so."""
-    before = operator.total("controller_runtime_reconcile_total")
-    touch: Json = {"metadata": {"annotations": {"a": "b"}}}
-    namespace.api.request("PATCH", namespace.jobs("gpt"), touch, "application/merge-patch+json")
-    wait_until("a round", partial(has_more_rounds, operator, before))
