@@ -13,7 +13,10 @@ COORDINATOR = "trainer/regroup_trainer/coordinator"
 OPERATOR = "operator/regroup_operator"
 ELSEWHERE = {
     "controller/internal_error.py": {("InternalError", "Warning")},
-    "controller/reconcile.py": {("Unreadable", "Warning")},  # and events that others have made
+    "controller/reconcile.py": {  # and events that others have made
+        ("Unreadable", "Warning"),
+        ("StatusRefused", "Warning"),
+    },
     "decide/waiting.py": set(),  # the reasons have a page of their own
 }
 """Modules whose events have a name that is not written beside the call -> their events."""

@@ -132,7 +132,7 @@ def install(stage: DevclusterStage, screen: Screen, folder: Path) -> None:
     installation.install(stage, built, screen)
     file = folder / "monitoring.yaml"
     file.write_text(installation.monitoring_values())
-    where = ("-n", installation.SYSTEM, "--reuse-values", "-f", str(file))
+    where = ("-n", installation.SYSTEM, "--reset-then-reuse-values", "-f", str(file))
     chart = str(installation.ROOT / "charts/regroup")
     with screen.step("Switching monitors, rules and dashboards on"):
         stage.kubectl.helm("upgrade", installation.RELEASE, chart, *where, "--wait")

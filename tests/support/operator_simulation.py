@@ -199,7 +199,7 @@ class Simulation:
         return Observed(
             pods=tuple(self.pods.values()),
             disowned=tuple(self.disowned),
-            relabelled=self.lost_owners,
+            taken_lately=self.lost_owners,
             service=self.service,
             seen_seconds=self._seen_seconds(),
             own={"Service": Identity("uid-service", "1")} if self.service else {},

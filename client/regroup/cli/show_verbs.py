@@ -174,17 +174,16 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     Progress, where the time went (goodput), conditions, recoveries,
     checkpoint, workers and events.
     """
-    from regroup.kubernetes.event_record import read_events
     from regroup.kubernetes.job_description import describe as described
     from regroup.kubernetes.job_description import description_lines
     from regroup.kubernetes.job_record import read_job
+    from regroup.kubernetes.scene import events_of_job
 
     job = read_job(cluster.api.job(cluster.namespace, name))
     if output == "name":
         click.echo(job.resource_name)
         return
-    about = f"involvedObject.kind=TrainingJob,involvedObject.name={name}"
-    events = read_events(cluster.api.events(cluster.namespace, about))
+    events = events_of_job(cluster.api, job)
     if output in ("json", "yaml"):
         print_structured(described(job, events), output)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -284,7 +285,9 @@ def _nodes(source: Source, runtime: Source) -> int:
 
 
 def _ranks(source: Source, launch: Launch, pod: Pod) -> Ranks:
-    """As the Trainer counts them: as given, else one for each GPU, else one for each CPU."""
+    """As the Trainer counts them: as given, else one for each GPU, else one for each CPU, of which
+    a part counts as one.
+    """
     place = ("spec", "trainer", "numProcPerNode")
     given = source.number(*place)
     if launch.starter == "python":
@@ -292,7 +295,7 @@ def _ranks(source: Source, launch: Launch, pod: Pod) -> Ranks:
         return 1
     if given is not None:
         return given
-    return "auto" if GPU in pod.limits else max(1, int(_cpus(pod.resources)))
+    return "auto" if GPU in pod.limits else max(1, math.ceil(_cpus(pod.resources)))
 
 
 def _cpus(resources: Mapping[str, Any]) -> Fraction:

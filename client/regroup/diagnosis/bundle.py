@@ -13,14 +13,14 @@ from regroup.diagnosis.rank_stacks import fold, stack_lines
 from regroup.diagnosis.stack_request import ask_workers
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.kubernetes.event_record import read_events
+from regroup.kubernetes.event_record import belongs, read_event
 from regroup.kubernetes.job_description import description_lines
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.output import structured, without_managed_fields
 from regroup.kubernetes.pod_logs import queries
 from regroup.kubernetes.pod_record import PodRecord, read_pods
 from regroup.kubernetes.redaction import redacted, redacted_text
-from regroup.kubernetes.scene import gather
+from regroup.kubernetes.scene import events_of_job, gather
 from regroup.kubernetes.timeline import timeline, timeline_lines
 from regroup.kubernetes.why_report import explain, why_lines
 from regroup_operator.api.names import WORKER
@@ -47,7 +47,7 @@ class Bundle:
         self._add("describe.txt", lambda: self._describe(job, now))
         self._add("why.txt", lambda: self._why(operator, now))
         self._add("timeline.txt", lambda: _text(timeline_lines(job, timeline(job, now), _WIDTH)))
-        self._add("events.yaml", lambda: _yaml(self.api.events(self.namespace, self._about())))
+        self._add("events.yaml", lambda: self._events(job))
         self._add("versions.txt", lambda: _versions(job, self.api.server_version(), now))
         self._add_pods(job, lines)
         if self.missing:
@@ -82,11 +82,14 @@ class Bundle:
         answers = ask_workers(self.api, self.namespace, pods)
         return _text(stack_lines(fold(self.name, answers, all_threads=True), _WIDTH))
 
-    def _about(self) -> str:
-        return f"involvedObject.name={self.name}"
+    def _events(self, job: JobRecord) -> str:
+        """Those of the job and of its pods."""
+        uids = {p.name: p.uid for p in read_pods(self.api.pods(self.namespace, self.name))}
+        found = self.api.events(self.namespace)
+        return _yaml([each for each in found if belongs(read_event(each), job, uids)])
 
     def _describe(self, job: JobRecord, now: datetime) -> str:
-        events = read_events(self.api.events(self.namespace, self._about()))
+        events = events_of_job(self.api, job)
         return _text(description_lines(job, events, now, _WIDTH))
 
     def _why(self, operator: str, now: datetime) -> str:

@@ -39,6 +39,7 @@ class Request:
     """What was asked."""
 
     verb: str
+    """As in a role; `open` for a command or a port of a pod: releases ask for `get` or `create`."""
     resource: str
     """Plural, as in a role."""
     namespace: str = ""

@@ -23,6 +23,8 @@ class JobRecord:
 
     namespace: str
     name: str
+    uid: str
+    """Empty for a job of this machine."""
     created: datetime | None
     generation: int
     """Of its spec."""
@@ -95,6 +97,7 @@ def read_job(document: Object) -> JobRecord:
     return JobRecord(
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
         created=time_of(metadata.get("creationTimestamp")),
         generation=_number(metadata.get("generation"), 0),
         spec=spec if isinstance(spec, dict) else {},

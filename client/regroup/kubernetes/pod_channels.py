@@ -67,7 +67,7 @@ class PodCommand:
 
     def run(self, api: Any, seconds: float) -> CommandOutput:
         """Run it. `api`: an ApiClient. Raises ClusterError, also when it takes longer."""
-        asked = Request("get", "pods/exec", self.namespace, self.pod)
+        asked = Request("open", "pods/exec", self.namespace, self.pod)
         with _explained(asked, api, seconds):
             return self._run(asked, api, time.monotonic() + seconds)
 
@@ -76,7 +76,7 @@ class PodCommand:
         """Run it for so long at most; inside, its standard output is read as it comes. Raises
         ClusterError.
         """
-        asked = Request("get", "pods/exec", self.namespace, self.pod)
+        asked = Request("open", "pods/exec", self.namespace, self.pod)
         deadline = time.monotonic() + seconds
         with _explained(asked, api, seconds), _connected(api, self.path, deadline) as frames:
             yield CommandStream(asked, frames)
@@ -123,7 +123,7 @@ class PodPort:
 
     def get(self, api: Any, path: str, seconds: float) -> str:
         """The body of an answer with status 200. `api`: an ApiClient. Raises ClusterError."""
-        asked = Request("get", "pods/portforward", self.namespace, self.pod)
+        asked = Request("open", "pods/portforward", self.namespace, self.pod)
         where = f"/api/v1/namespaces/{self.namespace}/pods/{self.pod}/portforward?ports={self.port}"
         received = _Received()
         deadline = time.monotonic() + seconds

@@ -38,6 +38,7 @@ class PodRecord:
     """What verbs show of a pod. Fields that cannot be read have defaults."""
 
     name: str
+    uid: str
     role: str
     """worker, coordinator or store."""
     index: int | None
@@ -110,6 +111,7 @@ def _read_pod(document: Object) -> PodRecord:
     container = str(main.get("name") or MAIN_CONTAINER)
     return PodRecord(
         name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
         role=str(labels.get(ROLE, "")),
         index=int(index) if index.isdecimal() else None,
         phase=str(status.get("phase") or "Unknown"),

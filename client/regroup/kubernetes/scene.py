@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.kubernetes.event_record import EventRecord, read_events
+from regroup.kubernetes.event_record import EventRecord, belongs, read_events
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_node, read_pods, read_quota
 from regroup.kubernetes.why_report import Scene, operator_sign
+from regroup_operator.api.resource import KIND
 
 T = TypeVar("T")
 NODES_READ = 16
@@ -46,14 +47,20 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datet
     )
 
 
+def events_of_job(api: ClusterApi, job: JobRecord) -> list[EventRecord]:
+    """The events about the job itself, newest first. Raises ClusterError."""
+    about = f"involvedObject.kind={KIND},involvedObject.name={job.name}"
+    found = read_events(api.events(job.namespace, about))
+    return [event for event in found if belongs(event, job)]
+
+
 def events_of(
     api: ClusterApi, namespace: str, job: JobRecord, pods: list[PodRecord]
 ) -> list[EventRecord]:
-    """The events of the job and of its pods, those that are gone included."""
-    own = {("TrainingJob", job.name), *(("Pod", pod.name) for pod in pods)}
-    gone = {("Pod", recovery.pod) for recovery in job.status.recoveries if recovery.pod}
+    """The events of the job and of its pods, newest first."""
+    uids = {pod.name: pod.uid for pod in pods}
     found = read_events(api.events(namespace))
-    return [event for event in found if (event.kind, event.name) in own | gone]
+    return [event for event in found if belongs(event, job, uids)]
 
 
 def _nodes(

@@ -126,7 +126,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
         reason, message = own_judgement(scene.pods, scene.events, now)
         heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
     else:
-        reason, message, heals, what_to_do = _by_the_operator(scene)
+        reason, message, heals, what_to_do = _by_the_operator(scene, now)
     message, _, written = message.partition("\n")
     return WhyReport(
         namespace=job.namespace,
@@ -148,7 +148,7 @@ _OPERATOR_AWAY = (
 )
 
 
-def _by_the_operator(scene: Scene) -> tuple[str, str, str, str]:
+def _by_the_operator(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
     """Reason, message, whether it heals, what to do."""
     job = scene.job
     ready = job.status.condition("Ready")
@@ -158,8 +158,7 @@ def _by_the_operator(scene: Scene) -> tuple[str, str, str, str]:
             todo = _AFTER_FAILURE if end == "Failed" else "nothing: the job is done"
             return condition.reason, condition.message, HAS_ENDED, todo
     if ready is None:
-        message = "no operator has looked at this job yet"
-        return "NotObserved", message, HEALS["maybe"], "look again in a minute"
+        return _not_observed(scene, now)
     if ready.status == "True":
         fault = _fault(job)
         if fault is None:
@@ -172,6 +171,23 @@ def _by_the_operator(scene: Scene) -> tuple[str, str, str, str]:
         cause = reason_of_missing(scene.pods, scene.quotas)
     found = advice(cause or reason, job.name)
     return reason, message, HEALS[found.heals], found.what_to_do
+
+
+def _not_observed(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
+    """Of a job without a status: it is new, or the operator may not write one."""
+    created = scene.job.created
+    if created is None or (now - created).total_seconds() <= PATIENCE_SECONDS:
+        message = "no operator has looked at this job yet"
+        return "NotObserved", message, HEALS["maybe"], "look again in a minute"
+    message = f"the operator is at work, and this job, created {ago(created, now)}, has no status"
+    return "NotObserved", message, HEALS["no"], _STATUS_REFUSED
+
+
+_STATUS_REFUSED = (
+    "look for this job in the operator's log (kubectl logs -n regroup-system -l "
+    "app.kubernetes.io/name=regroup-operator): it may lack the right to patch trainingjobs/status, "
+    "or an admission policy may refuse it"
+)
 
 
 def _fault(job: JobRecord) -> tuple[str, str] | None:

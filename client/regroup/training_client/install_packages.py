@@ -7,6 +7,7 @@ dependencies again, torch among them.
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import os
@@ -14,14 +15,16 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 REACH_SECONDS = 5.0
 """For a connection to the index."""
+REFUSALS = (401, 403)
 TRUSTED = "PACKAGE_INDEX_TRUSTED"
 """Set where the job's owner trusts an index without a certificate that pip can check."""
 
@@ -86,7 +89,29 @@ def index_problem(variables: Mapping[str, str]) -> str:
             f"the index {host}:{port} is not reached from this pod ({error}): check its address, "
             "and the network policies between"
         )
+    if (status := refusal_of(index)) is not None:
+        return (
+            f"the index {host}:{port} refuses this pod (HTTP status {status}): give a name and a "
+            "password that it accepts, in key index-url of its Secret"
+        )
     return ""
+
+
+def refusal_of(index: SplitResult) -> int | None:
+    """401 or 403 where the index answers so to the name and password of its address."""
+    place = index._replace(netloc=index.netloc.rpartition("@")[2], query="", fragment="")
+    request = urllib.request.Request(place.geturl())
+    if index.username is not None:
+        words = f"{unquote(index.username)}:{unquote(index.password or '')}"
+        request.add_header("Authorization", f"Basic {base64.b64encode(words.encode()).decode()}")
+    try:
+        urllib.request.urlopen(request, timeout=REACH_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code if error.code in REFUSALS else None
+    except (OSError, ValueError):  # of certificates, for instance: pip has said it
+        pass
+    return None
 
 
 def _is_of_pod(host: str) -> bool:

@@ -25,16 +25,10 @@ def require_installed(packages: Sequence[str]) -> None:
 
 def _problem(package: str) -> str | None:
     if _ONLY_A_NAME.fullmatch(package):
-        return _problem_of_name(package, package)
+        return None if _installed_version(package) else _not_installed(package)
     if (missing := missing_extra(EXTRA, ("packaging",))) is not None:
         return f"{package}: to compare versions, {missing}"
     return _problem_of_requirement(package)
-
-
-def _problem_of_name(name: str, package: str) -> str | None:
-    if _installed_version(name) is None:
-        return f"{package} is not installed, and {_what_to_do(package)}"
-    return None
 
 
 def _problem_of_requirement(package: str) -> str | None:
@@ -47,9 +41,11 @@ def _problem_of_requirement(package: str) -> str | None:
     if wanted.marker is not None and not wanted.marker.evaluate():
         return None  # pip skips it too
     version = _installed_version(wanted.name)
+    if version is None:
+        return _not_installed(package)
     # As pip judges what is installed: a pre-release may satisfy any specifier.
-    if version is None or wanted.specifier.contains(version, prereleases=True):
-        return _problem_of_name(wanted.name, package)
+    if wanted.specifier.contains(version, prereleases=True):
+        return None
     return f"{package} is wanted, {wanted.name} {version} is installed, and {_what_to_do(package)}"
 
 
@@ -58,6 +54,10 @@ def _installed_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _not_installed(package: str) -> str:
+    return f"{package} is not installed, and {_what_to_do(package)}"
 
 
 def _what_to_do(package: str) -> str:

@@ -10,10 +10,11 @@ from regroup.diagnosis.kept_series import kept_series, may_have_kept_series
 from regroup.diagnosis.live_progress import live_steps
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.kubernetes.event_record import EventRecord, read_events
+from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.pod_logs import choose, read_logs
 from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
+from regroup.kubernetes.scene import events_of_job
 from regroup.local.checkpoint_list import (
     SavedCheckpoint,
     directory_of,
@@ -67,7 +68,7 @@ class ClusterSource:
         namespace, name = self._place(identifier)
         job = read_job(self._api.job(namespace, name))
         left_out = max(0, job.status.replicas - len(job.status.workers))
-        events = self._events(namespace, name)
+        events = self._events(job)
         rows = worker_rows(job, live_steps(self._api, job))
         return JobView(job, rows, left_out, events, may_have_kept_series(job))
 
@@ -145,10 +146,9 @@ class ClusterSource:
     def _pods(self, namespace: str, name: str) -> list[PodRecord]:
         return read_pods(self._api.pods(namespace, name))
 
-    def _events(self, namespace: str, name: str) -> Sequence[EventRecord]:
-        about = f"involvedObject.kind=TrainingJob,involvedObject.name={name}"
+    def _events(self, job: JobRecord) -> Sequence[EventRecord]:
         try:
-            return read_events(self._api.events(namespace, about))
+            return events_of_job(self._api, job)
         except ClusterError as error:  # who may read jobs may not always read events
             return [EventRecord(None, "Warning", "EventsNotRead", "", "", str(error))]
 

@@ -44,6 +44,7 @@ def local_record(name: str, found: RunRecord | None, *, is_held: bool) -> JobRec
     return JobRecord(
         namespace="",
         name=name if found is None else found.job,
+        uid="",
         created=start,
         generation=1,
         spec={"replicas": found.workers} if found else {},

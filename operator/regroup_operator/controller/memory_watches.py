@@ -21,8 +21,8 @@ from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, job_of, keep_pod
 from regroup_operator.informer.list_watch import ListWatch, OnChange, Read, SubjectOf, own_key
 from regroup_operator.informer.object_cache import Change, HeldBytes, ObjectCache
-from regroup_operator.informer.relabelled_pods import RelabelledPods
 from regroup_operator.informer.remembered_objects import Ask, RememberedObjects, keep_text
+from regroup_operator.informer.taken_pods import TakenPods
 
 T = TypeVar("T")
 Path = Callable[[str | None], str]
@@ -50,17 +50,17 @@ class MemoryWatches:
         """
         read = keep_text(KIND, "spec", "status")
         jobs = self._watch(jobs_path, JOB_BYTES, on_job, read, watches_metadata=True)
-        relabelled = RelabelledPods(self.cluster.pod)
+        taken = TakenPods(self.cluster.pod)
 
         def pod_changed(change: Change[OwnedPod]) -> None:
-            relabelled.note_change(change)
+            taken.note_change(change)
             on_pod(change)
 
         pods = self._watch(pods_path, POD_BYTES, pod_changed, keep_pod, job_of)
         return JobMemory(
             RememberedObjects(jobs, self.cluster.job),
             JobPods(pods),
-            relabelled,
+            taken,
             self._labelled("Service", services_path, self.cluster.service),
             self._labelled("NetworkPolicy", policies_path, self.cluster.network_policy),
             self._labelled("PodDisruptionBudget", budgets_path, self.cluster.disruption_budget),

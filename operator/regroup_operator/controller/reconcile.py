@@ -44,13 +44,14 @@ from regroup_operator.controller.refusals import (
 )
 from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
-from regroup_operator.decide.plan import Event, Plan
+from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
     CoordinatorError,
+    NotFoundError,
     OperatorError,
     UnreadableError,
 )
@@ -99,6 +100,10 @@ change an annotation all the time. Each of them takes a moment, and a whole roun
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
+_STATUS_REFUSED = (
+    "the operator cannot write the status of this job, and does nothing else for it; pods that run "
+    "go on: {}"
+)
 _EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 
 log = logging.getLogger(__name__)
@@ -191,7 +196,11 @@ class Reconciler:
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         self._executor.note_plan(key, decided.actions)
-        written = await self._write_status(document, job, decided)
+        try:
+            written = await self._write_status(document, job, decided)
+        except ClusterError as error:
+            await self._name_refusal(job, error)
+            raise
         if written is None:
             return CONFLICT_SECONDS
         if decided.events:
@@ -224,6 +233,14 @@ class Reconciler:
         event = Event("Warning", "Unreadable", _UNREADABLE.format(error.message), "unreadable")
         await self._emit_one(key, "", event)
 
+    async def _name_refusal(self, job: AnyJob, error: ClusterError) -> None:
+        """What forbids to write a status cannot be said in the status: once an hour, an event."""
+        if error.may_pass or isinstance(error, (ConflictError, NotFoundError)):
+            return
+        key = f"{job.generation}-{_now():%Y%m%d%H}"
+        text = _STATUS_REFUSED.format(error)[:MESSAGE_LIMIT]
+        await self._emit_one(job.key, job.uid, Event("Warning", "StatusRefused", text, key))
+
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
         self._executor.forget(key)
@@ -240,7 +257,7 @@ class Reconciler:
         self._problems.pop(key, None)
         self._jobs.pop(key, None)
         self._unmade_terms.pop(key, None)
-        self._memory.relabelled.forget(key)
+        self._memory.taken_pods.forget(key)
         self._event_limit.forget(key)
         self._first_sight.forget(key)
 
@@ -300,14 +317,14 @@ class Reconciler:
         self._nodes.expect(job.key, nodes)
         events = await self._events_of_late_pod(job, pods)
         held = refusals.held(_scene(job, pods), time.monotonic())
-        taken = await self._memory.relabelled.find(job)
+        taken = await self._memory.taken_pods.find(job)
         pods = (*pods, *taken.relabelled)
         own = {d["kind"]: read_identity(d) for d in (service, budget, policy) if d}
         return Observed(
             pods=pods,
             seen_seconds=self._first_sight.look(job.key, _to_be_timed(pods, own)),
             disowned=tuple(taken.disowned),
-            relabelled=self._memory.relabelled.found_lately(job.key),
+            taken_lately=self._memory.taken_pods.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
             network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regroup_operator.informer.job_pods import JobPods
-from regroup_operator.informer.relabelled_pods import RelabelledPods
 from regroup_operator.informer.remembered_objects import RememberedObjects
+from regroup_operator.informer.taken_pods import TakenPods
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class JobMemory:
 
     jobs: RememberedObjects
     pods: JobPods
-    relabelled: RelabelledPods
+    taken_pods: TakenPods
     services: RememberedObjects
     policies: RememberedObjects
     budgets: RememberedObjects

@@ -358,7 +358,7 @@ class Observed:
     """What kind of failure that was."""
     held_back: frozenset[str] = frozenset()
     """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
-    relabelled: bool = False
+    taken_lately: bool = False
     """Whether somebody has taken the job's label or its owner reference from a pod lately. Few
     rounds see such a pod.
     """
@@ -422,4 +422,4 @@ class Observed:
     @property
     def loses_pods_to_edits(self) -> bool:
         """Whether somebody takes pods from the job so, or has lately done it."""
-        return self.relabelled or bool(self.taken)
+        return self.taken_lately or bool(self.taken)

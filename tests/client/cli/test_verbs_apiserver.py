@@ -478,7 +478,7 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     }  # fmt: skip
     assert "hunter2" not in str(contents)
     assert "value: '7'" in contents["ticket/pods.yaml"]
-    assert "pod gpt-w0-1 does not answer: cannot get pods/exec" in contents["ticket/stacks.txt"]
+    assert "pod gpt-w0-1 does not answer: cannot open pods/exec" in contents["ticket/stacks.txt"]
     assert "Kubernetes: v1." in contents["ticket/versions.txt"]
 
 

@@ -164,7 +164,7 @@ def test_what_a_train_job_does_not_say_of_its_workers_is_that_of_its_runtime() -
 
 @pytest.mark.parametrize(
     ("resources", "ranks"),
-    [({"requests": {"cpu": "3"}}, 3), ({"limits": {"cpu": "2"}}, 2), ({}, 1)],
+    [({"requests": {"cpu": "3"}}, 3), ({"limits": {"cpu": "2500m"}}, 3), ({}, 1)],
 )
 def test_without_gpus_a_worker_of_a_train_job_has_a_rank_for_each_cpu(
     resources: Json, ranks: int

@@ -121,7 +121,7 @@ def test_a_command_that_shows_nothing_is_one_sentence(
     with pytest.raises(ClusterError) as raised:
         run(server, team, word, seconds=seconds)
     assert str(raised.value) == (
-        f"cannot get pods/exec gpt-w0-1 in namespace {team.name}: {sentence}"
+        f"cannot open pods/exec gpt-w0-1 in namespace {team.name}: {sentence}"
     )
 
 

@@ -278,6 +278,14 @@ def test_a_job_that_no_operator_has_seen_yet() -> None:
     assert report.evidence[0].startswith("status: Unknown")
 
 
+def test_a_job_that_the_operator_leaves_without_a_status() -> None:
+    report = explain(Scene(job_record(), PRESENT), NOW)
+    assert report.reason == "NotObserved"
+    assert "is at work, and this job, created 121m ago, has no status" in report.message
+    assert report.heals == "no, somebody has to act"
+    assert "trainingjobs/status" in report.what_to_do
+
+
 CRASHING_SIDECAR: dict[str, Any] = {
     "initContainerStatuses": [
         {"name": "regroup-agent", "state": {"terminated": {"exitCode": 0}}},

@@ -93,6 +93,8 @@ def test_an_index_that_asks_for_a_password_gets_the_one_of_its_address_and_logs_
         done = install(tmp_path, "wanted", index={"PIP_INDEX_URL": server.url})
     assert (refused.returncode, done.returncode) == (1, 0), done.stderr
     assert (tmp_path / "out/wanted.py").exists()
+    last = refused.stderr.splitlines()[-1]
+    assert "refuses this pod (HTTP status 401): give a name and a password" in last
     assert "hunter" not in refused.stdout + refused.stderr + done.stdout + done.stderr
 
 

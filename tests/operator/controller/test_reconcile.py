@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -417,6 +418,31 @@ async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     assert problem in event["message"]
     assert "a/gpt: skipped" in caplog.text
     assert unreadable.labels(name="trainingjobs")._value.get() == counted + 2
+
+
+async def test_a_status_that_is_refused_is_named_once_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refuses(Server):
+        status = 403
+
+        async def change_status(self, *_: Any) -> Json:
+            raise ClusterError("PATCH", "/jobs/gpt/status", self.status, "no such right")
+
+    server = Refuses(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        for hour in (1, 1, 2):
+            monkeypatch.setattr(
+                reconcile, "_now", lambda hour=hour: datetime(2026, 11, 28, hour, tzinfo=UTC)
+            )
+            with pytest.raises(ClusterError):
+                await reconciler.reconcile(("a", "gpt"))
+        server.status = 503
+        monkeypatch.setattr(reconcile, "_now", lambda: datetime(2026, 11, 28, 3, tzinfo=UTC))
+        with pytest.raises(ClusterError):
+            await reconciler.reconcile(("a", "gpt"))
+    assert [event["reason"] for event in server.events] == 2 * ["StatusRefused"]
+    assert "PATCH /jobs/gpt/status: 403 no such right" in server.events[0]["message"]
 
 
 async def test_a_coordinator_gets_no_more_events_made_than_the_limit(

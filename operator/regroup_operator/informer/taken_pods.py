@@ -20,14 +20,14 @@ MOST_VANISHED = 1_000
 """Pods, of all jobs, that are remembered after they have vanished, or lost their owner."""
 MOST_SOUGHT = 4
 """Of them, for one job in one round. One that is found slows down the job."""
-RELABELLED_SECONDS = 600.0
+TAKEN_SECONDS = 600.0
 """How long it counts that a pod was taken so: twice the longest back-off by default."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TakenPods:
+class FoundPods:
     """Pods that were the job's, and are none of its any more. None has a role."""
 
     relabelled: list[Pod] = field(default_factory=list)
@@ -46,7 +46,7 @@ class _Sought:
     """UID of the object that controlled it."""
 
 
-class RelabelledPods:
+class TakenPods:
     """Looks for pods that have vanished without a deletion, or have another owner or none. `ask`
     reads a pod by its name.
     """
@@ -70,10 +70,10 @@ class RelabelledPods:
         if len(self._sought) > MOST_VANISHED:
             del self._sought[next(iter(self._sought))]
 
-    async def find(self, job: JobObject) -> TakenPods:
+    async def find(self, job: JobObject) -> FoundPods:
         """The pods that were taken from the job, until its status has counted them."""
         gone = [(uid, sought) for uid, sought in self._sought.items() if sought.job == job.key]
-        found = TakenPods()
+        found = FoundPods()
         for uid, sought in gone[:MOST_SOUGHT]:
             is_known = uid in job.status.handled_pods or sought.owner != job.uid
             owned = None if is_known else await self._read(job, sought.name)
@@ -86,9 +86,9 @@ class RelabelledPods:
         return found
 
     def found_lately(self, job: Key) -> bool:
-        """Whether a pod of the job was found in the last RELABELLED_SECONDS."""
+        """Whether a pod of the job was found in the last TAKEN_SECONDS."""
         at = self._found_at.get(job)
-        return at is not None and self._clock() - at < RELABELLED_SECONDS
+        return at is not None and self._clock() - at < TAKEN_SECONDS
 
     def forget(self, job: Key) -> None:
         """The job is gone."""

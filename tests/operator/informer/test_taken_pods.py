@@ -9,11 +9,11 @@ import pytest
 
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.object_cache import Change
-from regroup_operator.informer.relabelled_pods import (
+from regroup_operator.informer.taken_pods import (
     MOST_SOUGHT,
     MOST_VANISHED,
-    RELABELLED_SECONDS,
-    RelabelledPods,
+    TAKEN_SECONDS,
+    TakenPods,
 )
 from regroup_operator.observe.observed import Job
 from tests.support.job_memory import make_pod, make_pod_watch
@@ -30,7 +30,7 @@ class Pods:
         self.found = {pod["metadata"]["name"]: pod for pod in pods}
         self.asked: list[str] = []
         self.now = 0.0
-        self.relabelled = RelabelledPods(self.ask, lambda: self.now)
+        self.taken = TakenPods(self.ask, lambda: self.now)
 
     async def ask(self, _namespace: str, name: str) -> Json | None:
         self.asked.append(name)
@@ -40,15 +40,15 @@ class Pods:
 
     def vanish(self, *pods: Json) -> None:
         for pod in pods:
-            self.relabelled.note_change(Change(JOB.key, make_pod_watch().read(pod), None))
+            self.taken.note_change(Change(JOB.key, make_pod_watch().read(pod), None))
 
     def edit(self, before: Json, after: Json) -> None:
         read = make_pod_watch().read
-        self.relabelled.note_change(Change(JOB.key, read(before), read(after)))
+        self.taken.note_change(Change(JOB.key, read(before), read(after)))
 
     async def find(self, job: Job = JOB) -> tuple[list[str], list[str]]:
         """The names of the relabelled pods, and of the disowned ones."""
-        found = await self.relabelled.find(job)
+        found = await self.taken.find(job)
         assert {pod.role for pod in (*found.relabelled, *found.disowned)} <= {""}
         return [pod.name for pod in found.relabelled], [pod.name for pod in found.disowned]
 
@@ -57,9 +57,9 @@ async def test_a_pod_that_is_there_without_its_label_is_found_and_has_no_role() 
     server = Pods(make_pod(JOB, labels={}))
     server.vanish(make_pod(JOB))
     assert await server.find() == (["gpt-w0-1"], [])
-    assert server.relabelled.found_lately(JOB.key)
-    server.now = RELABELLED_SECONDS
-    assert not server.relabelled.found_lately(JOB.key)
+    assert server.taken.found_lately(JOB.key)
+    server.now = TAKEN_SECONDS
+    assert not server.taken.found_lately(JOB.key)
 
 
 async def test_what_is_gone_new_or_refused_is_looked_for_once() -> None:
@@ -68,7 +68,7 @@ async def test_what_is_gone_new_or_refused_is_looked_for_once() -> None:
     for _ in range(2):
         assert await server.find() == ([], [])
     assert server.asked == ["gone", "again", "refused"]
-    assert not server.relabelled.found_lately(JOB.key)
+    assert not server.taken.found_lately(JOB.key)
 
 
 @pytest.mark.parametrize("owners", [[], [{"kind": "A", "uid": "other", "controller": True}]])
@@ -80,7 +80,7 @@ async def test_a_pod_that_has_lost_its_owner_is_found_until_it_is_counted(
     server.edit(make_pod(JOB), taken)
     for _ in range(2):
         assert await server.find() == ([], ["gpt-w0-1"])
-    assert server.relabelled.found_lately(JOB.key)
+    assert server.taken.found_lately(JOB.key)
     counted = JOB.status.model_copy(update={"handled_pods": ("uid-gpt-w0-1",)})
     assert await server.find(replace(JOB, status=counted)) == ([], [])
     assert len(server.asked) == 2
@@ -108,5 +108,5 @@ async def test_a_pod_that_was_being_deleted_is_not_looked_for_and_many_are_bound
     assert await server.find() == ([], [])
     assert server.asked == []
     server.vanish(*(make_pod(JOB, f"p{number}") for number in range(MOST_VANISHED + 1)))
-    await server.relabelled.find(JOB)
+    await server.taken.find(JOB)
     assert server.asked == [f"p{number}" for number in range(1, MOST_SOUGHT + 1)]
