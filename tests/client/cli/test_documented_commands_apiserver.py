@@ -20,6 +20,7 @@ from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definitio
 from tests.support.opened_page import OpenedPage
 from tests.support.page_terminal import PageTerminal
 from tests.support.played_kubelet import SUCCESS, Played, played_node
+from tests.support.small_foreign_jobs import PYTORCH_JOB, RUNTIME, TRAIN_JOB
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
@@ -33,32 +34,6 @@ TRACE_OF_A_GENERATION = (
     "printf '%s\\0%s' \"$(kubectl get trainingjob gpt -o jsonpath={.metadata.uid})\" 1.2 | "
     "sha256sum | cut -c 1-32"
 )
-PYTORCH_JOB = """\
-pytorchReplicaSpecs:
-  Worker:
-    replicas: 2
-    template:
-      spec:
-        containers: [{name: pytorch, image: "train:1", command: [torchrun, train.py]}]
-"""
-RUNTIME = """\
-mlPolicy: {numNodes: 2, torch: {}}
-template:
-  spec:
-    replicatedJobs:
-      - name: node
-        template:
-          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
-          spec: {template: {spec: {containers: [{name: node, image: "train:1"}]}}}
-"""
-TRAIN_JOB = """\
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata: {name: mnist}
-spec:
-  runtimeRef: {name: torch-distributed}
-  trainer: {command: [torchrun, train.py]}
-"""
 
 
 def play(pod: str, words: Sequence[str]) -> Played:
@@ -93,11 +68,8 @@ def serve(api: Api, group: str, version: str, kind: str, plural: str, scope: str
     return f"/apis/{group}/{version}"
 
 
-def create(api: Api, path: str, kind: str, name: str, spec: str) -> None:
-    version = "/".join(path.split("/")[2:4])
-    body: Json = {"apiVersion": version, "kind": kind, "metadata": {"name": name}}
-    body["spec"] = yaml.safe_load(spec)
-    done = api.request("POST", path, body)
+def create(api: Api, path: str, document: str) -> None:
+    done = api.request("POST", path, yaml.safe_load(document))
     assert done.status == 201, done.message
 
 
@@ -120,7 +92,7 @@ def make_pod(team: Namespace, name: str, labels: dict[str, str]) -> None:
 def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: PageTerminal) -> None:
     api = Api(server.kubeconfig)
     path = serve(api, "kubeflow.org", "v1", "PyTorchJob", "pytorchjobs", "Namespaced")
-    create(api, f"{path}/namespaces/default/pytorchjobs", "PyTorchJob", "mnist", PYTORCH_JOB)
+    create(api, f"{path}/namespaces/default/pytorchjobs", PYTORCH_JOB)
     terminal.type("kubectl get pytorchjob mnist -o yaml | regroup convert - > job.yaml")
     made = yaml.safe_load((terminal.folder / "job.yaml").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("TrainingJob", "mnist")
@@ -128,7 +100,7 @@ def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: Pag
 
     group, kind = "trainer.kubeflow.org", "ClusterTrainingRuntime"
     path = serve(api, group, "v1alpha1", kind, f"{kind.lower()}s", "Cluster")
-    create(api, f"{path}/{kind.lower()}s", kind, "torch-distributed", RUNTIME)
+    create(api, f"{path}/{kind.lower()}s", RUNTIME)
     runtimes = "kubectl get clustertrainingruntime torch-distributed -o yaml > runtime.yaml"
     terminal.type(runtimes)
     (terminal.folder / "trainjob.yaml").write_text(TRAIN_JOB)
