@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from demo.caused_alerts.causes import CAUSES, Cause
 from demo.caused_alerts.sighting import Sighting, problems
-from demo.ten_faults.page_parts import in_seconds, row_of, transcript, wrapped
+from demo.ten_faults.page_parts import in_seconds, overview, transcript, wrapped
 from demo.ten_faults.scene import FACTOR
 
 HEAD = f"""\
@@ -33,12 +33,10 @@ COLUMNS = ("alert", "severity", "fires after", "ends after")
 def page(found: Mapping[str, Sighting]) -> str:
     """The whole page; it names the alerts that were not caused."""
     tried = [cause for cause in CAUSES if cause.slug in found]
-    left = ", ".join(cause.alert for cause in CAUSES if cause.slug not in found)
-    note = wrapped(f"Not caused when this page was written: {left}.") + "\n\n" if left else ""
+    left = [cause.alert for cause in CAUSES if cause.slug not in found]
     rows = [_row(cause, found[cause.slug]) for cause in tried]
-    table = "\n".join([row_of(COLUMNS), "|---" * len(COLUMNS) + "|", *map(row_of, rows)])
     sections = [_section(cause, found[cause.slug]) for cause in tried]
-    return "\n".join([HEAD, f"{note}{table}", "", "\n".join(sections)])
+    return "\n".join([HEAD, overview(COLUMNS, rows, "caused", left), "", "\n".join(sections)])
 
 
 def _row(cause: Cause, seen: Sighting) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from demo.ten_faults.observation import Look
 
@@ -10,9 +10,20 @@ WIDTH = 100
 """The most characters of a line."""
 
 
-def row_of(cells: Sequence[str]) -> str:
+def _row_of(cells: Sequence[str]) -> str:
     """A row of a table."""
     return f"| {' | '.join(cells)} |"
+
+
+def overview(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], verb: str, left: Sequence[str]
+) -> str:
+    """The table at the head of a page, below the names of what was `left` out, if anything was:
+    not tried, for instance.
+    """
+    text = f"Not {verb} when this page was written: {', '.join(left)}."
+    note = wrapped(text) + "\n\n" if left else ""
+    return note + "\n".join([_row_of(columns), "|---" * len(columns) + "|", *map(_row_of, rows)])
 
 
 def in_seconds(seconds: float | None) -> str:

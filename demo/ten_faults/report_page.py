@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Observed, problems
-from demo.ten_faults.page_parts import in_seconds, row_of, transcript, wrapped
+from demo.ten_faults.page_parts import in_seconds, overview, transcript, wrapped
 from demo.ten_faults.scene import FACTOR
 from demo.ten_faults.strikes import SAMPLE
 
@@ -32,13 +32,13 @@ def page(found: Mapping[str, Observed], picture: str = "") -> str:
     the run is, from the page on; empty where there is none.
     """
     tried = [fault for fault in FAULTS if fault.slug in found]
-    left = ", ".join(fault.name for fault in FAULTS if fault.slug not in found)
-    note = wrapped(f"Not tried when this page was written: {left}.") + "\n\n" if left else ""
+    left = [fault.name for fault in FAULTS if fault.slug not in found]
     rows = [_row(fault, found[fault.slug]) for fault in tried]
-    table = "\n".join([row_of(COLUMNS), "|---" * len(COLUMNS) + "|", *map(row_of, rows)])
     sections = [_section(fault, found[fault.slug]) for fault in tried]
     shown = [_picture(picture)] if picture else []
-    return "\n".join([HEAD, f"{note}{table}", "", *shown, "\n".join(sections)])
+    return "\n".join(
+        [HEAD, overview(COLUMNS, rows, "tried", left), "", *shown, "\n".join(sections)]
+    )
 
 
 def _picture(where: str) -> str:

@@ -33,12 +33,12 @@ class Transcript:
     def typed(self, command: str, output: str) -> None:
         """A command, and the beginning and the end of what it printed."""
         shown = [*command_lines(self._clean(command)), *shortened(self._clean(output))]
-        self.block("console", "\n".join(shown))
+        self._fenced("console", shown)
 
     def block(self, language: str, text: str) -> None:
         """A file, a cell of a notebook or its output."""
         lines = [part for line in self._clean(text).splitlines() for part in wrapped(line)]
-        self.parts.append("\n".join([f"```{language}", *lines, "```"]))
+        self._fenced(language, lines)
 
     def picture(self, path: str, alternative: str) -> None:
         self.parts.append(f"![{alternative}]({path})")
@@ -51,6 +51,9 @@ class Transcript:
         """All of it."""
         return "\n\n".join(self.parts) + "\n"
 
+    def _fenced(self, language: str, lines: list[str]) -> None:
+        self.parts.append("\n".join([f"```{language}", *lines, "```"]))
+
     def _clean(self, text: str) -> str:
         for own, other in self.hidden.items():
             text = text.replace(own, other)
@@ -58,9 +61,16 @@ class Transcript:
 
 
 def command_lines(command: str) -> list[str]:
-    """A command behind a prompt, over several lines where it is long. An option keeps its value."""
+    """A command behind a prompt, over several lines where it is long. An option keeps its value,
+    where one line has room for both.
+    """
     kept = re.sub(r"( --[\w-]+) (?=[^-]|- )", "\\1\N{NO-BREAK SPACE}", f"$ {command}")
-    first, *others = textwrap.wrap(kept, WIDTH - 6, break_long_words=False, break_on_hyphens=False)
+    broken = textwrap.wrap(kept, WIDTH - 6, break_long_words=False, break_on_hyphens=False)
+    first, *others = [
+        part
+        for line in broken
+        for part in (line.split("\N{NO-BREAK SPACE}") if len(line) > WIDTH - 6 else [line])
+    ]
     lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in (first, *indented(others))]
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 

@@ -75,10 +75,10 @@ class AsyncJob:
     async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncIterator[str]:
         """Yield the lines of Job.logs as they come."""
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue(1000)
-        loop = asyncio.get_running_loop()
+        loop, has_left = asyncio.get_running_loop(), threading.Event()
 
         def put(item: str | BaseException | None) -> None:
-            if loop.is_closed():
+            if loop.is_closed() or has_left.is_set():
                 raise RuntimeError
             asyncio.run_coroutine_threadsafe(lines.put(item), loop).result()
 
@@ -92,10 +92,15 @@ class AsyncJob:
                     put(error)
 
         threading.Thread(target=read, daemon=True, name="regroup-logs").start()
-        while (item := await lines.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        try:
+            while (item := await lines.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:  # the thread may wait for room in the queue
+            has_left.set()
+            while not lines.empty():
+                lines.get_nowait()
 
     async def metrics(self) -> list[SeriesPoint]:
         """As Job.metrics."""

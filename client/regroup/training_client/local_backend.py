@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regroup.local.run_lock import is_held
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.installed_packages import require_installed
 from regroup.training_client.job import Job
@@ -58,6 +59,11 @@ class LocalBackend:
                 "launcher: backend local runs launcher regroup: use `regroup run` for torchrun"
             )
         name = str(document["metadata"]["name"])
+        if is_held(self._folder(name)):
+            raise TrainingClientError(
+                f"name: {name}: a run has {self._folder(name)} now: wait for its end, delete that "
+                "job, or give another name="
+            )
         if code is not None:
             _write(code, self._folder(name) / CODE)
         job = LocalJob(

@@ -28,7 +28,7 @@ from regroup.local.local_run import LocalRun, LocalRunError
 from regroup.local.local_status import job_status
 from regroup.local.log_lines import LogLines
 from regroup.local.run_folder import explain
-from regroup.local.run_lock import FolderError
+from regroup.local.run_lock import FolderError, is_held
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
 from regroup.training_client.weight_stream import Ending, WeightStream, no_checkpoint
@@ -58,6 +58,8 @@ class LocalJob(Job):
     _attempt: _Attempt | None = None
     _workers: int | None = None
     """As `scale` has set it."""
+    _is_suspended: bool = False
+    """Whether its end was asked for by `suspend`, and no `resume` came since."""
 
     def start(self) -> None:
         """Begin to train. Raises TrainingClientError for workers that cannot be."""
@@ -118,16 +120,20 @@ class LocalJob(Job):
 
     def suspend(self) -> None:
         """It returns at once; wait(phase='Suspended') waits for the end."""
+        self._is_suspended = True
         self._do(LocalRun.suspend)
 
     def resume(self) -> None:
-        """Begin again from its folder, once it is suspended."""
+        """Begin again from its folder, once it is suspended; nothing while it trains."""
         if self._attempt is not None:
+            if not self._is_suspended and not self._has_stopped():
+                return
             self._attempt.join()
             if self.status.phase != "Suspended":
                 raise TrainingClientError(
                     f"job {self.name} is {self.status.phase}: only a suspended job can be resumed"
                 )
+        self._is_suspended = False
         self.start()
 
     def checkpoints(self) -> list[SavedCheckpoint]:
@@ -166,9 +172,13 @@ class LocalJob(Job):
                 process.kill()
 
     def delete(self) -> None:
-        """Kill its processes, and remove its folder with the checkpoints."""
+        """Kill its processes, and remove its folder with the checkpoints. Raises
+        TrainingClientError where another run has the folder.
+        """
         if self._attempt is not None:
             self._attempt.kill()
+        if is_held(self.directory):
+            raise TrainingClientError(f"delete: another run has {self.directory} now: it stays")
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _statuses(self, timeout: float | None) -> Iterator[TrainingJobStatus]:

@@ -106,7 +106,8 @@ class TrainingClient:
         _require_fitting(options, func, script)
         name = options.get("name") or (job.name if job else _new_name(func, script))
         document = self._backend.complete(base_document(name, job, options))
-        code = _code(func, script, document, options)
+        image = document["spec"].get("image") if self._backend.is_cluster else None
+        code = _code(func, script, image, options)
         if code is not None:
             document = self._backend.add_code(document, code, _packages(options))
             log.info("%s", code.explanation)
@@ -145,14 +146,13 @@ def _new_name(func: Callable[..., object] | None, script: str | Path | None) -> 
 def _code(
     func: Callable[..., object] | None,
     script: str | Path | None,
-    document: Object,
+    image: str | None,
     options: TrainOptions,
 ) -> SentCode | None:
     if script is not None:
         return code_of_script(Path(script), options.get("script_args", ()))
     if func is None:
         return None
-    image = document["spec"].get("image")
     try:
         python = python_of(image, options.get("python"))
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from regroup import (
+    AsyncJob,
     AsyncTrainingClient,
     JobFailedError,
     TrainingClient,
     TrainingClientError,
     TrainingJob,
 )
+from regroup.training_client.local_job import LocalJob
+from regroup_operator.api.spec import TrainingJobSpec
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(560)]
@@ -127,6 +131,8 @@ def test_it_is_suspended_scaled_and_resumed(client: TrainingClient, tmp_path: Pa
         job.scale(3)
     lines = job.logs(follow=True, rank=0)
     assert [next(lines) for _ in range(10)][-1] == "rank 0: step 10"
+    job.resume()  # it trains
+    assert job.status.phase == "Running"
     job.suspend()
     go.touch()
     assert job.wait(SECONDS, phase="Suspended").phase == "Suspended"
@@ -149,6 +155,40 @@ def test_a_function_that_raises_fails_the_job(client: TrainingClient) -> None:
     assert job.checkpoints() == []
     with pytest.raises(TrainingClientError, match="job bad has no checkpoint yet"):
         job.load_state_dict()
+
+
+def test_a_second_job_of_one_name_is_refused_while_the_first_runs(
+    client: TrainingClient, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    given = {"steps": 11, "until": str(go)}
+    job = client.train(train, func_args=given, job=TrainingJob("line", PATIENT))
+    job.wait(SECONDS, phase="Running")
+    with pytest.raises(TrainingClientError, match=r"name: line: a run has .*/line now: wait for"):
+        client.train(fails, name="line")
+    assert client.job("line") is job
+    assert isinstance(job, LocalJob)
+    other = LocalJob("line", job.spec, job.directory, tmp_path)
+    with pytest.raises(TrainingClientError, match=r"another run has .*/line now: it stays"):
+        other.delete()
+    go.touch()
+    assert job.wait(SECONDS).phase == "Succeeded"
+
+
+async def test_who_stops_reading_logs_leaves_no_thread_behind(tmp_path: Path) -> None:
+    class Talks(LocalJob):
+        def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[str]:
+            for number in range(5000):
+                yield str(number)
+
+    before = set(threading.enumerate())
+    job = AsyncJob(Talks("line", TrainingJobSpec(trainer={}), tmp_path, tmp_path))
+    lines = job.logs()
+    assert [await anext(lines) for _ in range(2)] == ["0", "1"]
+    await lines.aclose()
+    (reader,) = set(threading.enumerate()) - before
+    await asyncio.to_thread(reader.join, SECONDS)
+    assert not reader.is_alive()
 
 
 async def test_the_same_without_blocking_an_event_loop(tmp_path: Path) -> None:

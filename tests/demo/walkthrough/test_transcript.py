@@ -26,6 +26,14 @@ def test_a_long_command_stands_on_several_lines_that_can_be_typed() -> None:
     assert max(map(len, lines)) <= WIDTH
 
 
+def test_a_long_value_has_a_line_of_its_own_and_the_command_can_be_typed() -> None:
+    transcript = Transcript()
+    value = "image=" + "x" * 85
+    transcript.typed(f"helm install --set-string {value} --wait", "done\n")
+    _, *lines, _, _ = transcript.markdown().splitlines()
+    assert lines == ["$ helm install \\", "    --set-string \\", f"    {value} \\", "    --wait"]
+
+
 def test_a_long_output_loses_its_middle() -> None:
     lines = shortened("\n".join(map(str, range(100))))
     assert lines[:2] == ["0", "1"]

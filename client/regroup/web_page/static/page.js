@@ -485,6 +485,7 @@ function onResize() {
 
 byId("filter").addEventListener("input", () => {
   start = 0;
+  round += 1; // an answer that comes late is to what was asked before
   schedule(200);
 });
 byId("rank").addEventListener("input", () => schedule(200));
