@@ -12,11 +12,8 @@ PAGE = ROOT / "docs/reference/events.md"
 COORDINATOR = "trainer/regroup_trainer/coordinator"
 OPERATOR = "operator/regroup_operator"
 ELSEWHERE = {
-    "controller/internal_error.py": {("InternalError", "Warning")},
-    "controller/reconcile.py": {  # and events that others have made
-        ("Unreadable", "Warning"),
-        ("StatusRefused", "Warning"),
-    },
+    "controller/internal_error.py": {("InternalError", "Warning"), ("StatusRefused", "Warning")},
+    "controller/job_events.py": set(),  # events that others have made
     "decide/waiting.py": set(),  # the reasons have a page of their own
 }
 """Modules whose events have a name that is not written beside the call -> their events."""

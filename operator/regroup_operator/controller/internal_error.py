@@ -1,4 +1,6 @@
-"""What a job's status and an event say after a round that ended in an unexpected error. Pure."""
+"""What a job's status and an event say after a round that ended in an unexpected error, or whose
+status was refused. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,14 @@ from typing import Any
 
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event
+from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
 from regroup_trainer.protocol.message import shorten
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+_REFUSED = (
+    "the operator cannot write the status of this job, and does nothing else for it; pods that run "
+    "go on: {}"
+)
 REASON = WaitingReason.InternalError.name
 
 
@@ -53,3 +60,13 @@ def status_with_error(raw: Any, generation: int, message: str, now: datetime) ->
 def event_of(error: Exception, message: str, generation: int) -> Event:
     """Once for each kind of error and each spec."""
     return Event("Warning", REASON, message, f"{type(error).__name__}-{generation}")
+
+
+def event_of_refusal(error: ClusterError, generation: int, now: datetime) -> Event | None:
+    """What forbids to write a status cannot be said in the status: an event an hour. None for what
+    may pass, or has passed with the job.
+    """
+    if error.may_pass or isinstance(error, (ConflictError, NotFoundError)):
+        return None
+    text = _REFUSED.format(error)[:MESSAGE_LIMIT]
+    return Event("Warning", "StatusRefused", text, f"{generation}-{now:%Y%m%d%H}")

@@ -17,16 +17,24 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Key, Object
+from regroup_operator.api.resource import KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.api.status import IMAGE_LIMIT, TrainingJobStatus
-from regroup_operator.api.timestamps import format_time, parse_time
+from regroup_operator.api.status import IMAGE_LIMIT
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
-from regroup_operator.controller.internal_error import describe, event_of, status_with_error
+from regroup_operator.controller.internal_error import (
+    describe,
+    event_of,
+    event_of_refusal,
+    status_with_error,
+)
+from regroup_operator.controller.job_events import (
+    EventWriter,
+    coordinator_events,
+    remembered_events,
+)
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
     JobSeries,
@@ -34,7 +42,6 @@ from regroup_operator.controller.operator_metrics import (
 )
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
-from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.controller.refusals import (
     LEADERS,
     Kind,
@@ -44,14 +51,13 @@ from regroup_operator.controller.refusals import (
 )
 from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
-from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, Plan
+from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
     CoordinatorError,
-    NotFoundError,
     OperatorError,
     UnreadableError,
 )
@@ -83,12 +89,6 @@ policy or budget is seen then.
 """
 STEADY_ROUNDS_A_SECOND = 15.0
 """Of all jobs that train, where nothing happens to them. With more than 450 the pause grows."""
-EVENT_SECONDS = 3600.0
-"""Events of coordinators that are older are not emitted again: the API server has dropped them."""
-EVENTS_REMEMBERED = 10_000
-"""Names of Events that exist. A forgotten one costs a request that the API server answers with a
-conflict.
-"""
 CONFLICT_SECONDS = 0.1
 """Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
 have as many rounds of it.
@@ -100,11 +100,6 @@ change an annotation all the time. Each of them takes a moment, and a whole roun
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
-_STATUS_REFUSED = (
-    "the operator cannot write the status of this job, and does nothing else for it; pods that run "
-    "go on: {}"
-)
-_EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 
 log = logging.getLogger(__name__)
 round_subject: ContextVar[Subject] = ContextVar("round_subject", default=NO_SUBJECT)
@@ -145,8 +140,7 @@ class Reconciler:
         """Jobs that this process has planned for."""
         self._up_to_date: set[Key] = set()
         """Jobs of which this process has emitted all events that their status remembers."""
-        self._emitted = RecentNames(EVENTS_REMEMBERED)
-        self._event_limit = EventLimit()
+        self._events = EventWriter(cluster)
         self._problems: dict[Key, tuple[tuple[str, int, str], str]] = {}
         """UID, generation and Python of a job, and what is wrong with the pods that follow."""
         self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
@@ -199,7 +193,8 @@ class Reconciler:
         try:
             written = await self._write_status(document, job, decided)
         except ClusterError as error:
-            await self._name_refusal(job, error)
+            if event := event_of_refusal(error, job.generation, _now()):
+                await self._events.emit(key, job.uid, event)
             raise
         if written is None:
             return CONFLICT_SECONDS
@@ -222,7 +217,7 @@ class Reconciler:
         try:
             if status != raw:
                 await self._change_status(document, status)
-            await self._emit_one(key, metadata["uid"], event_of(error, message, generation))
+            await self._events.emit(key, metadata["uid"], event_of(error, message, generation))
         except ClusterError as refused:
             log.warning("%s/%s: cannot report an error: %s", *key, refused)
 
@@ -231,15 +226,7 @@ class Reconciler:
         count_unreadable(PLURAL)
         log.error("%s/%s: skipped: %s", *key, error)
         event = Event("Warning", "Unreadable", _UNREADABLE.format(error.message), "unreadable")
-        await self._emit_one(key, "", event)
-
-    async def _name_refusal(self, job: AnyJob, error: ClusterError) -> None:
-        """What forbids to write a status cannot be said in the status: once an hour, an event."""
-        if error.may_pass or isinstance(error, (ConflictError, NotFoundError)):
-            return
-        key = f"{job.generation}-{_now():%Y%m%d%H}"
-        text = _STATUS_REFUSED.format(error)[:MESSAGE_LIMIT]
-        await self._emit_one(job.key, job.uid, Event("Warning", "StatusRefused", text, key))
+        await self._events.emit(key, "", event)
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -258,7 +245,7 @@ class Reconciler:
         self._jobs.pop(key, None)
         self._unmade_terms.pop(key, None)
         self._memory.taken_pods.forget(key)
-        self._event_limit.forget(key)
+        self._events.forget(key)
         self._first_sight.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
@@ -530,7 +517,7 @@ class Reconciler:
         once. So is a refused event. Progress is written when it is due.
         """
         pause = decided.requeue_after
-        event_due = self._event_limit.due(job.key)
+        event_due = self._events.due(job.key)
         if event_due is not None:
             pause = event_due if pause is None else min(pause, event_due)
         due = self._refusals[job.key].due(time.monotonic())
@@ -559,35 +546,12 @@ class Reconciler:
         """
         is_up_to_date = job.key in self._up_to_date
         self._up_to_date.discard(job.key)
-        events = (*_coordinator_events(observed, _now()), *decided.events)
-        emitted = [await self._emit_one(job.key, job.uid, event) for event in events]
-        for name, event in () if is_up_to_date else _remembered_events(job.status, _now()):
-            emitted.append(await self._emit_named(job.key, job.uid, name, event))
+        events = (*coordinator_events(observed, _now()), *decided.events)
+        emitted = [await self._events.emit(job.key, job.uid, event) for event in events]
+        for name, event in () if is_up_to_date else remembered_events(job.status, _now()):
+            emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
         if all(emitted):
             self._up_to_date.add(job.key)
-
-    async def _emit_one(self, key: Key, uid: str, event: Event) -> bool:
-        name = names.event(key[1], uid, event.reason, event.key)
-        return await self._emit_named(key, uid, name, event)
-
-    async def _emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
-        """Emit an event that is new. One above the limit, or that is refused, is left out, which
-        the result says; what a coordinator or the status still lists is emitted when its turn
-        comes.
-        """
-        if name in self._emitted:
-            return True
-        if not self._event_limit.allows(key):
-            return False
-        try:
-            await self._cluster.create_event(_event(key, uid, event, name))
-        except ClusterError as error:  # a quota, for instance: the job does without
-            self._event_limit.note(key, refused=True)
-            log.warning("%s/%s: cannot make an event: %s", *key, error)
-            return False
-        self._event_limit.note(key, refused=False)
-        self._emitted.add(name)
-        return True
 
 
 def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
@@ -667,49 +631,3 @@ def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) 
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
-    answer = observed.coordinator.status
-    if answer is None:
-        return []
-    return [
-        Event(event.type, event.reason, event.message, f"{answer.term}-{event.sequence}")
-        for event in answer.events
-        if event.reason not in _EMITTED_BY_PLANS and now.timestamp() - event.time < EVENT_SECONDS
-    ]
-
-
-def _remembered_events(status: TrainingJobStatus, now: datetime) -> list[tuple[str, Event]]:
-    """Names and events that the status remembers and the API server may not have dropped yet."""
-    return [
-        (event.name, Event(event.type, event.reason, event.message, event.name))
-        for event in status.recent_events
-        if (now - parse_time(event.time)).total_seconds() < EVENT_SECONDS
-    ]
-
-
-def _event(key: Key, uid: str, event: Event, name: str) -> Object:
-    namespace, about = key
-    moment = format_time(_now())
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": namespace,
-            "name": about,
-            "uid": uid,
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message[:1024],
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-        "source": {"component": "regroup-operator"},
-        "reportingComponent": "regroup.dev/operator",
-        "reportingInstance": "regroup-operator",
-    }

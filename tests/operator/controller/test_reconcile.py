@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from regroup_operator.api.status import Phase, TrainingJobStatus
-from regroup_operator.controller import reconcile
+from regroup_operator.controller import job_events, reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import BURST
@@ -114,7 +114,7 @@ async def reconciler_of(
 async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
+    monkeypatch.setattr(job_events, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
     async with reconciler_of(server) as reconciler:
         versions = itertools.count(7)

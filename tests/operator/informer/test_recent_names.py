@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regroup_operator.controller.recent_names import RecentNames
+from regroup_operator.informer.recent_names import RecentNames
 
 
 def test_the_name_that_was_used_longest_ago_makes_room() -> None:
