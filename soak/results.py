@@ -166,13 +166,18 @@ def summary(document: Json) -> Iterator[str]:
         never = [kind for kind, count in document[which].items() if not count]
         since = " since that change" if which == AFTER else ""
         yield f"never struck{since}: {', '.join(never) or 'no kind'}"
-    for part in document["parts"]:
+    parts = document["parts"]
+    for part in parts:
         when = "after" if part[AFTER] else "not after"
         yield (
             f"seed {part['seed']}: {len(part['faults'])} faults {when} that change, at "
             f"{part['commit']}, judged by {part['checker']}; missed {_reasons(part['missed'])}; "
             f"not judged {_reasons(part['unjudged'])}"
         )
+    for role, growth in _grown(parts).items():
+        known = growth.mebibytes
+        said = "too few to know" if known is None else f"{known:.1f} MB more per 100 faults"
+        yield f"memory of {role}: {said}, by {growth.count} differences"
     for row in document["rows"]:
         if row["verdict"] == "missed":
             yield f"{row['case']}: {row['metric']} {row['median']:.3g}, wanted {row['goal']}"
@@ -201,14 +206,20 @@ def _listed(found: int | Sequence[Json], name: str) -> list[Json]:
 
 
 def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:
-    """The figures of all seeds together. Former parts have other sums of memory, of slopes in which
-    the rise of young processes counted: they mean nothing here, unless they are judged anew.
-    """
+    """The figures of all seeds together."""
     counts = {name: sum(part["metrics"][name] for part in parts) for name in ("faults", *FINDINGS)}
     late = sum(part["metrics"]["faults"] for part in parts if part[AFTER])
+    return {SEEDS: len(parts), **counts, LATE: late, GROWTH: _fastest(_grown(parts))}
+
+
+def _grown(parts: Sequence[Json]) -> Mapping[str, Growth]:
+    """Role -> the growth of its processes over all seeds. Former parts have other sums of memory,
+    of slopes in which the rise of young processes counted: they mean nothing here, unless they are
+    judged anew.
+    """
     grown: dict[str, Growth] = {}
     for part in parts:
         for role, kept in part.get("memory", {}).items():
             if "squares" in kept:
                 grown[role] = grown.get(role, Growth()) + Growth(**kept)
-    return {SEEDS: len(parts), **counts, LATE: late, GROWTH: _fastest(grown)}
+    return grown

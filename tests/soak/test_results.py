@@ -123,8 +123,14 @@ def test_seeds_are_added_to_those_that_were_merged_and_their_memory_counts_toget
     tmp_path: Path,
 ) -> None:
     first = results.merge([part(tmp_path, 7)], tmp_path / "first", SAME)
+    assert "memory of operator: too few to know, by 12 differences" in results.summary(
+        json.loads(first.read_text())
+    )
     document = json.loads(
         results.merge([first, part(tmp_path, 12)], tmp_path / "out", SAME).read_text()
+    )
+    assert "memory of operator: 2.0 MB more per 100 faults, by 24 differences" in results.summary(
+        document
     )
     found = {(row["case"], row["metric"]): row["median"] for row in document["rows"]}
     assert found["all-seeds", "faults"] == 6
