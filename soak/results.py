@@ -78,7 +78,7 @@ def sums(memory: Mapping[str, Growth]) -> Json:
     return {role: asdict(grown) for role, grown in memory.items()}
 
 
-def plan(parts: Sequence[Json]) -> harness.Plan:
+def plan(parts: Sequence[Mapping[str, Any]]) -> harness.Plan:
     """What rows say of these parts: goals, and which product and checker a figure is of."""
     settings = {
         f"seed-{one['seed']}": f"{SETTINGS}; product {one['commit']}, checker {one['checker']}"
