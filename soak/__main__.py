@@ -117,6 +117,7 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
     part = {
         "seed": seed,
         "commit": commit,
+        "checker": commit,
         "metrics": figures,
         "memory": results.sums(memory),
         "missed": campaign.missed,
@@ -130,8 +131,7 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
 
 
 def _print(part: Mapping[str, Any]) -> None:
-    plan = harness.Plan(results.NAME, (), ("regroup",), results.UNITS, 1)
-    rows = harness.rows(plan, f"seed-{part['seed']}", "regroup", [part["metrics"]])
+    rows = harness.rows(results.plan([part]), f"seed-{part['seed']}", "regroup", [part["metrics"]])
     width = max(Console().width, harness.TABLE_WIDTH)
     Console(highlight=False, width=width).print(harness.table(results.NAME, rows))
 

@@ -17,19 +17,19 @@ SEEN_LATE_SECONDS = 5.0
 
 
 def a_copy_lived(evidence: Evidence, loss: Loss) -> bool:
-    """Whether some ranks that hold the whole state together were not hit shortly before a loss.
+    """Whether the ranks that were not hit shortly before a loss hold the whole state together.
 
-    False where only all ranks together hold it. Ranks keep their numbers meanwhile, since a fault
-    waits for the end of the recovery from the one before.
+    False where only all ranks together hold it. Ranks at the same place of two copies hold the same
+    part. They keep their numbers meanwhile, since a fault waits for the end of the recovery from
+    the one before.
     """
     size = evidence.copy_size
     if size is None:
         return False
     recent = _recent_hits(evidence, loss)
     dead = frozenset[int]().union(*(hit.ranks for hit in recent))
-    world = max((hit.size for hit in recent), default=size)
-    copies = [range(first, first + size) for first in range(0, world - size + 1, size)]
-    return not copies or any(dead.isdisjoint(copy) for copy in copies)
+    world = max([size, *(hit.size for hit in recent)])
+    return len({rank % size for rank in range(world) if rank not in dead}) == size
 
 
 def over_allowed(evidence: Evidence, loss: Loss) -> int:
@@ -100,12 +100,23 @@ def _counts(stored: Stored, links: Sequence[Link]) -> bool:
 def _recent_hits(evidence: Evidence, loss: Loss) -> list[Hit]:
     """Those that explain a loss: a recovery may take long. On a busy machine a fault strikes long
     after its time, so that the generation whose ranks it hits makes steps meanwhile.
+
+    What was hit before all ranks had the state again explains nothing.
     """
     last = _last_step_seen(evidence, loss)
     began = max(_began(_links_before(evidence, loss)), last - HIT_SECONDS)
     late = [hit.time for hit in evidence.hits if hit.ranks and began < hit.time <= loss.time]
     since = min(loss.time - HIT_SECONDS, last - SEEN_LATE_SECONDS, *late)
+    since = max(since, _restored(evidence, loss))
     return [hit for hit in evidence.hits if since <= hit.time <= loss.time]
+
+
+def _restored(evidence: Evidence, loss: Loss) -> float:
+    """When the newest generation before a loss began that has made a step: all its ranks make it,
+    so each had the state. One without a step may have broken before it had.
+    """
+    made = {line.generation for lines in evidence.records.lines.values() for line in lines}
+    return _began([link for link in _links_before(evidence, loss) if link.generation in made])
 
 
 def _last_step_seen(evidence: Evidence, loss: Loss) -> float:

@@ -38,6 +38,8 @@ WHOLE_SECONDS = 120.0
 REPAIR_SECONDS = 300.0
 SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
+TRIES = 3
+"""So often a fault that finds no victim, or whose proof fails, is tried: the job may just move."""
 LAST_SECONDS = 10.0
 """A job trains so long after its last fault."""
 KINDS = {kind.name: kind for kind in FAULTS}
@@ -87,17 +89,22 @@ class Campaign:
         with Watch(self.site, jobs) as seen:
             self._wait_until_whole(jobs, START_SECONDS)
             for fault in episode.faults:
-                if time.monotonic() > deadline:
-                    break
-                seen.raise_error()
-                self._fault(jobs, fault, seen)
+                self._try(jobs, fault, seen, deadline)
             self._wait_until_whole(jobs)
             time.sleep(LAST_SECONDS)
         self._judge(jobs, episode.jobs, seen)
         self.struck += self.unjudged
         self.unjudged = []
 
-    def _fault(self, jobs: tuple[Job, ...], fault: Fault, seen: Watch) -> None:
+    def _try(self, jobs: tuple[Job, ...], fault: Fault, seen: Watch, deadline: float) -> None:
+        """Until it strikes."""
+        for _ in range(TRIES):
+            seen.raise_error()
+            if time.monotonic() > deadline or self._fault(jobs, fault, seen):
+                return
+
+    def _fault(self, jobs: tuple[Job, ...], fault: Fault, seen: Watch) -> bool:
+        """Whether it struck."""
         time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
         job, kind = jobs[fault.job], KINDS[fault.kind]
         felt = jobs if kind.everywhere else (job,)
@@ -115,7 +122,7 @@ class Campaign:
             if isinstance(error, Missed):
                 self._note_hits(entry["time"], error, places)
             self._repair()
-            return
+            return False
         entry["proof"] = struck.proof
         self._write(entry)
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
@@ -133,6 +140,7 @@ class Campaign:
         if kind.refuses:
             self.refusals.append((job.name, entry["time"], time.time()))
         self._write({"entry": "memory", "samples": watch.memory(self.site, jobs, fault.number)})
+        return True
 
     def _repair(self) -> None:
         """What a fault has left away would have all later ones miss."""

@@ -212,7 +212,7 @@ def _waits(samples: Sequence[Sample]) -> Iterator[tuple[float, float, int]]:
 
 def _made_again(evidence: Evidence, since: float, last: float) -> list[tuple[float, float]]:
     """When steps were made again that faults have cost; never, where steps were lost more often
-    than a fault struck.
+    than a fault hit ranks of the job.
     """
     seen = [
         (one.time, one.step)
@@ -221,7 +221,8 @@ def _made_again(evidence: Evidence, since: float, last: float) -> list[tuple[flo
     ]
     steps = [(start, end, after - before) for (start, before), (end, after) in pairwise(seen)]
     falls = sum(made < 0 for _, _, made in steps)
-    hits = sum(since - SEEN_LATE_SECONDS <= hit.time <= last for hit in evidence.hits)
+    times = [hit.time for hit in evidence.hits if hit.ranks]
+    hits = sum(since - SEEN_LATE_SECONDS <= time <= last for time in times)
     return [(start, end) for start, end, made in steps if made > 0] if falls <= hits else []
 
 

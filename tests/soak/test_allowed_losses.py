@@ -50,9 +50,15 @@ def test_a_lost_step_of_whole_copies_counts_and_one_of_shards_beyond_its_snapsho
 
 @pytest.mark.parametrize(
     ("copy_size", "dead", "lived"),
-    [(1, {0, 1}, True), (1, {0, 1, 2, 3}, False), (2, {0, 1}, True), (2, {0, 3}, False)],
+    [
+        (1, {0, 1}, True),
+        (1, {0, 1, 2, 3}, False),
+        (2, {0, 1}, True),
+        (2, {0, 2}, False),
+        (2, {0, 3}, True),  # ranks 2 and 1 have the parts of these
+    ],
 )
-def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
+def test_a_copy_lived_if_each_part_of_it_was_spared_shortly_before(
     copy_size: int, dead: set[int], lived: bool, written: Written
 ) -> None:
     loss = Loss(SECOND, 10, 8, False, time=1000.0)
@@ -61,6 +67,27 @@ def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
     assert a_copy_lived(evidence, loss) == lived
     long_ago = tuple(replace(hit, time=900.0) for hit in hits)
     assert a_copy_lived(replace(evidence, hits=long_ago), loss)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_copy_that_was_restored_between_two_hits_was_alive(size: int, written: Written) -> None:
+    """Ranks are hit at seconds 985 and 994, and steps are lost at 1000."""
+    loss = Loss((1, 3), 14, 8, False, time=1000.0)
+    first, second = ((0,), (2,)) if size == 2 else ((0,), (1, 2, 3))
+    hits = tuple(
+        Hit(moment, frozenset(ranks), 4) for moment, ranks in ((985.0, first), (994.0, second))
+    )
+
+    def lived(began: float) -> bool:
+        written.began = {FIRST: 900.0, SECOND: began}
+        evidence = replace(written.written(), copy_size=size, hits=hits, samples=())
+        return a_copy_lived(evidence, loss)
+
+    assert lived(began=986.0)
+    assert not lived(began=984.0), "both hit the same generation"
+    assert lived(began=995.0), "nothing was hit since"
+    written.second = []
+    assert not lived(began=986.0), "nobody knows that its ranks had the state"
 
 
 def test_a_fault_that_strikes_late_explains_what_the_generation_that_it_hit_has_lost(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from regroup_trainer.protocol.commit_page import CommitPage
 from soak import campaign as campaigning
 from soak import evidence, reference, watch
 from soak.aim import Aim, Missed, Struck
-from soak.campaign import SETTLED_SECONDS, Campaign, felt_by_jobs, rest_of_pause
+from soak.campaign import SETTLED_SECONDS, TRIES, Campaign, felt_by_jobs, rest_of_pause
 from soak.checker import judge
 from soak.draw import Episode, Fault
 from soak.reference import Reference
@@ -42,11 +43,19 @@ def made(tmp_path: Path) -> Campaign:
 
 
 def struck_by(
-    campaign: Campaign, kind: str, monkeypatch: pytest.MonkeyPatch, outcome: Struck | Missed
+    campaign: Campaign,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *outcomes: Struck | Missed,
+    deadline: float = math.inf,
 ) -> None:
-    """One fault of this kind, meant for the first of two jobs."""
+    """One fault of this kind, meant for the first of two jobs, with what comes of each try; the
+    last one comes again and again.
+    """
+    rest = list(outcomes)
 
     def strike(_aim: Aim, _fault: Fault) -> Struck:
+        outcome = rest.pop(0) if len(rest) > 1 else rest[0]
         if isinstance(outcome, Missed):
             raise outcome
         return outcome
@@ -57,7 +66,8 @@ def struck_by(
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     jobs = FakeJob("w0", "w1", name="first"), FakeJob("v0", name="second")
     both = cast(tuple[Job, ...], jobs)
-    campaign._fault(both, Fault(1, kind, 0, 0.5, 1.0, 5.0), Watch(campaign.site, both))
+    fault = Fault(1, kind, 0, 0.5, 1.0, 5.0)
+    campaign._try(both, fault, Watch(campaign.site, both), deadline)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +122,27 @@ def test_a_fault_that_did_not_strike_is_kept_with_the_reason(
 ) -> None:
     campaign = made(tmp_path)
     struck_by(campaign, "rank-killed", monkeypatch, Missed("rank 0 has no process in w0"))
-    (missed,) = campaign.missed
+    missed = campaign.missed[0]
     assert (missed["kind"], missed["reason"]) == ("rank-killed", "rank 0 has no process in w0")
     assert (missed["job"], missed["time"] > 0) == ("first", True)
     assert not campaign.unjudged
-    assert campaign.tried == [("first", "rank-killed")], "it may have done something all the same"
-    assert cast(FakeSite, campaign.site).repairs == 1, "it may have left something away"
+    tries = len(campaign.missed)
+    assert tries == TRIES
+    assert campaign.tried == [("first", "rank-killed")] * tries, "each may have done something"
+    assert cast(FakeSite, campaign.site).repairs == tries, "each may have left something away"
+
+
+def test_a_fault_that_missed_is_tried_again_until_it_strikes_or_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    outcomes = Missed("no worker trains"), Missed("only 2 workers train"), Struck("it is gone")
+    struck_by(campaign, "rank-killed", monkeypatch, *outcomes)
+    reasons = [missed["reason"] for missed in campaign.missed]
+    assert reasons == ["no worker trains", "only 2 workers train"]
+    assert [fault["proof"] for fault in campaign.unjudged] == ["it is gone"]
+    struck_by(campaign, "etcd-away", monkeypatch, Struck("etcd is gone"), deadline=0.0)
+    assert len(campaign.unjudged) == 1
 
 
 def test_a_fault_that_is_undone_needs_no_repair_and_one_that_cannot_be_undone_does(
@@ -141,6 +166,7 @@ def test_what_a_fault_has_hit_without_a_proof_explains_a_loss_too(
     campaign = made(tmp_path)
     apart = Missed("w0 and w1 did not end together (0.300 s)", ("w0", "w1"))
     struck_by(campaign, "two-within-200-ms", monkeypatch, apart)
+    assert len(campaign.hits) == 2 * TRIES
     hits = dict(campaign.hits)
     assert (sorted(hits["first"].ranks), sorted(hits["first"].pods)) == ([0, 1], ["w0", "w1"])
     assert not hits["second"].ranks

@@ -247,9 +247,13 @@ def test_steps_that_a_fault_has_cost_are_progress_when_they_are_made_again(
     again = [Sample(63.0 + second, second) for second in range(14)]
     written.change(samples=(*written.evidence.samples, *before, Sample(62.0, None), *again))
     assert written.verdict().stuck == ("no progress beyond step 14 for 62 s",)
-    written.change(hits=(Hit(14.5, frozenset(), 2),))
+    spared, struck = Hit(14.5, frozenset(), 2), Hit(14.5, frozenset({0, 1}), 2)
+    written.change(hits=(spared,))
+    assert written.verdict().stuck, "it hit another job"
+    written.change(hits=(struck,))
     assert not written.verdict().stuck
     once_more = [Sample(77.0 + second, second) for second in range(14)]
+    written.change(hits=(struck, spared))
     written.change(samples=(*written.evidence.samples, *once_more))
     assert written.verdict().stuck == ("no progress beyond step 14 for 76 s",), "one was by itself"
 

@@ -58,6 +58,7 @@ def test_a_part_lists_the_faults_that_were_missed_and_those_that_nobody_judged(
         interrupt(campaign)
     part = results.read_part(build / "seed-7.json")
     assert part["missed"] == campaign.missed
+    assert (part["commit"], part["checker"]) == ("abc", "abc")
     (unjudged,) = part["unjudged"]
     assert (unjudged["kind"], unjudged["time"]) == ("pod-deleted", 2.0)
     assert unjudged["reason"] == (

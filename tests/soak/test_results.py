@@ -66,7 +66,6 @@ def test_what_verdicts_found_is_summed() -> None:
         "faults": 5,
         "lost_steps_ddp": 2,
         "lost_steps_fsdp_over_interval": 3,
-        "lost_steps_known_window": 0,
         "stuck_jobs": 1,
         "mismatches": 2,
         "duplicate_pods": 1,
@@ -87,12 +86,51 @@ def test_parts_become_rows_by_seed_with_commit_and_faults(tmp_path: Path) -> Non
     }
 
 
+def test_each_figure_has_its_goal_and_says_whether_it_is_met(tmp_path: Path) -> None:
+    parts = [part(tmp_path, 7, verdict(lost_whole_copies=4)), part(tmp_path, 12, commit="old")]
+    document = json.loads(results.merge(parts, tmp_path / "out", SAME).read_text())
+    found = {
+        (row["case"], row["metric"]): (row["median"], row["goal"], row["verdict"])
+        for row in document["rows"]
+    }
+    assert found["seed-7", "lost_steps_ddp"] == (4, "<= 0", "missed")
+    assert found["seed-12", "lost_steps_ddp"] == (0, "<= 0", "met")
+    assert found["all-seeds", "memory_growth_mb"] == (pytest.approx(2.0), "<= 5", "met")
+    assert found["seed-7", "faults"] == (3, "", "")
+    assert found["all-seeds", "faults"] == (6, ">= 500", "missed")
+    assert found["all-seeds", "faults_after_last_change"] == (3, ">= 200", "missed")
+    assert found["all-seeds", "seeds"] == (2, ">= 5", "missed")
+    assert {name for name, (_, goal, _) in found.items() if not goal} == {
+        ("seed-7", "faults"),
+        ("seed-12", "faults"),
+    }
+    said = list(results.summary(document))
+    assert "seed-7: lost_steps_ddp 4, wanted <= 0" in said
+    assert "all-seeds: faults 6, wanted >= 500" in said
+
+
+def test_a_row_names_the_product_and_the_checker_that_a_former_part_lacks(tmp_path: Path) -> None:
+    former, later = part(tmp_path, 7, commit="old"), part(tmp_path, 12)
+    results.write_part(later, {**results.read_part(later), "checker": "new"})
+    document = json.loads(results.merge([former, later], tmp_path / "out", SAME).read_text())
+    settings = {row["case"]: row["settings"] for row in document["rows"]}
+    assert settings["seed-7"].endswith("product old, checker old")
+    assert settings["seed-12"].endswith("product abc, checker new")
+    assert [one["checker"] for one in document["parts"]] == ["old", "new"]
+
+
 def test_seeds_are_added_to_those_that_were_merged_and_their_memory_counts_together(
     tmp_path: Path,
 ) -> None:
     first = results.merge([part(tmp_path, 7)], tmp_path / "first", SAME)
+    assert "memory of operator: too few to know, by 12 differences" in results.summary(
+        json.loads(first.read_text())
+    )
     document = json.loads(
         results.merge([first, part(tmp_path, 12)], tmp_path / "out", SAME).read_text()
+    )
+    assert "memory of operator: 2.0 MB more per 100 faults, by 24 differences" in results.summary(
+        document
     )
     found = {(row["case"], row["metric"]): row["median"] for row in document["rows"]}
     assert found["all-seeds", "faults"] == 6
@@ -144,7 +182,10 @@ def test_faults_after_the_last_change_of_the_product_are_counted_apart(tmp_path:
     )
     assert said[1].startswith("never struck: pod-deleted, ")
     assert "etcd-away" not in said[1]
-    assert said[3] == "seed 7: 3 faults not after that change, at old; missed 0; not judged 0"
+    assert (
+        said[3]
+        == "seed 7: 3 faults not after that change, at old, judged by old; missed 0; not judged 0"
+    )
 
 
 def test_what_was_missed_is_listed_with_its_reason_and_former_numbers_stay_readable(
