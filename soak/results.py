@@ -22,6 +22,7 @@ SEEDS, LATE, GROWTH = "seeds", "faults_after_last_change", "memory_growth_mb"
 FINDINGS = {
     "lost_steps_ddp": "steps",
     "lost_steps_fsdp_over_interval": "steps",
+    "lost_steps_known_window": "steps",
     "stuck_jobs": "count",
     "mismatches": "count",
     "duplicate_pods": "count",
@@ -61,6 +62,7 @@ def metrics(
         "faults": faults,
         "lost_steps_ddp": sum(one.lost_whole_copies for one in verdicts),
         "lost_steps_fsdp_over_interval": sum(one.lost_over_interval for one in verdicts),
+        "lost_steps_known_window": 0,  # nothing is counted apart: such steps are in the first row
         "stuck_jobs": sum(bool(one.stuck) for one in verdicts),
         "mismatches": sum(len(one.mismatches) for one in verdicts),
         "duplicate_pods": sum(bool(one.duplicates) for one in verdicts),

@@ -66,6 +66,7 @@ def test_what_verdicts_found_is_summed() -> None:
         "faults": 5,
         "lost_steps_ddp": 2,
         "lost_steps_fsdp_over_interval": 3,
+        "lost_steps_known_window": 0,
         "stuck_jobs": 1,
         "mismatches": 2,
         "duplicate_pods": 1,
