@@ -39,7 +39,7 @@ class VolumeWatch:
     for_numbers: VolumeProblem | None = None
     """What keeps this process from reserving generation numbers."""
     announced: bool = False
-    """Whether an event has named the problem."""
+    """Whether the last event names a problem."""
 
     @property
     def problem(self) -> VolumeProblem | None:
