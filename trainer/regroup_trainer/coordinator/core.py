@@ -55,6 +55,7 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
+from regroup_trainer.coordinator.time_booking import book, book_wait
 from regroup_trainer.coordinator.transitions import (
     desired_of_next,
     request_checkpoint,
@@ -133,16 +134,11 @@ class Coordinator:
                 since = member.closed_at
                 how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
-        if state.outcome is None and (state.current is None or state.current.over):
-            self._account_for_wait(now)
+        if state.outcome is None:
+            book(state, now)
         effects = self._advance(now)
         self._next_tick = now + self.pause(now)
         return effects
-
-    def _account_for_wait(self, now: float) -> None:
-        """Book the time without a generation: a wait may be long, and may end with the job."""
-        phase = "pending" if self.state.current is None else "idle"
-        self.state.account.spend(phase, now, self.state.members.ranks)
 
     def _note_pause(self, now: float) -> None:
         """Forgive what others could not show while this process was paused. This comes before all
@@ -441,7 +437,7 @@ class Coordinator:
         failures = state.account.failures(before.record.failures if before else 0, end)
         desired = desired_of_next(state, because[0])
         record = make_record(number, chosen, desired, because, snapshot, failures)
-        self._account_for_wait(now)
+        book_wait(state, now)
         state.current = CurrentGeneration(
             record,
             begun=now,
