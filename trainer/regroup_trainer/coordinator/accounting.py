@@ -5,7 +5,7 @@ was restored. The coordinator adds what no rank can measure:
 
 - pending: the wait for workers,
 - idle: from the end of a generation to the begin of the next, and while one stands still,
-- step: the time of a program that reports no steps (`time_booking`),
+- step: the time of a program that reports no steps (`State.book`),
 - startup (the first time) or rendezvous (later): from there to the restored state, without
   checkpoint_restore, which the rank reports.
 

@@ -55,7 +55,6 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
-from regroup_trainer.coordinator.time_booking import book, book_wait
 from regroup_trainer.coordinator.transitions import (
     desired_of_next,
     request_checkpoint,
@@ -135,7 +134,7 @@ class Coordinator:
                 how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
         if state.outcome is None:
-            book(state, now)
+            state.book(now)
         effects = self._advance(now)
         self._next_tick = now + self.pause(now)
         return effects
@@ -437,7 +436,7 @@ class Coordinator:
         failures = state.account.failures(before.record.failures if before else 0, end)
         desired = desired_of_next(state, because[0])
         record = make_record(number, chosen, desired, because, snapshot, failures)
-        book_wait(state, now)
+        state.book_wait(now)
         state.current = CurrentGeneration(
             record,
             begun=now,

@@ -21,7 +21,6 @@ from regroup_trainer.coordinator.current_generation import (
 from regroup_trainer.coordinator.formation import last_holders
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
 from regroup_trainer.coordinator.snapshot_registry import is_reading, is_source, newest_usable
-from regroup_trainer.coordinator.time_booking import book_wait
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
     UNMANAGED_SECONDS,
@@ -271,7 +270,7 @@ def _fail(state: State, failure: Failure, why: str, now: float, reason: str = ""
     shown = program_error.excerpt(traceback, TEXT_LIMIT - len(sentence))
     message = f"{sentence}{shown}".strip()[:TEXT_LIMIT]
     outcome = Outcome(result="failed", message=message, exit_code=code or 1, reason=reason)
-    book_wait(state, now)
+    state.book_wait(now)
     state.conclude(outcome)
 
 

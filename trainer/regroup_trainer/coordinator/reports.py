@@ -11,7 +11,6 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe, is_asked_to_end
-from regroup_trainer.coordinator.time_booking import book_wait
 from regroup_trainer.coordinator.transitions import answer_request
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
@@ -260,7 +259,7 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
         ranks = f"the program ended well on {count} rank{'' if count == 1 else 's'}{step}"
         text = ranks if current.unmanaged else f"trained {report.step} steps"
         state.emit(now, "Completed", text)
-        book_wait(state, now)
+        state.book_wait(now)
         state.conclude(Outcome(result="completed", message=text))
 
 

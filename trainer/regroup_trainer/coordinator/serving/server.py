@@ -86,10 +86,6 @@ PROGRESS_NEWS_SECONDS = 0.75
 """Least time between two statuses that differ only in their progress: less than between two reports
 of it, so that none waits for the next.
 """
-LEDGER_NEWS_SECONDS = 30.0
-"""Most time between two statuses of a job that has workers: they cost without progress too, and a
-coordinator in another pod starts with what the operator knows of it.
-"""
 KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)
@@ -531,10 +527,10 @@ class Server:
     def _publish(self) -> None:
         """Answer the long polls when the status has changed."""
         state, now = self._core.state, time.monotonic()
-        pause = LEDGER_NEWS_SECONDS if state.members else math.inf
-        if state.progress is not self._last_progress:
-            pause = PROGRESS_NEWS_SECONDS
-        progressed = now - self._progress_published_at > pause
+        progressed = (
+            state.progress is not self._last_progress
+            and now - self._progress_published_at > PROGRESS_NEWS_SECONDS
+        )
         content = self._content_of(state)
         if content == self._published and not progressed:
             return
