@@ -63,7 +63,7 @@ class StoredWeight:
         DataError, OSError.
         """
         content = torch.empty(self.size, dtype=torch.uint8)
-        left = memoryview(content.numpy())
+        left = content.numpy().data
         with opened(self.file) as stream:
             stream.seek(self.begin)
             while left:

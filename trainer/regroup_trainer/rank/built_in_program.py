@@ -6,6 +6,7 @@ import gc
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -106,7 +107,7 @@ class BuiltInProgram:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
                 initialize_from(state.model, model, self.data.classes)
 
-        volume.on_every_rank(act, given)
+        volume.on_every_rank(act, Path(given))
 
     def rebuild(self, group: GenerationGroup, resident: ResidentState | None) -> TrainState:
         """The resident state for a new group. Parameters that lie on a mesh move to one of the new
