@@ -70,9 +70,9 @@ def theirs(folder: Path, kind: str, vocabulary: int = VOCABULARY, **config: Any)
     return model
 
 
-def weights() -> dict[str, Tensor]:
+def weights(vocabulary: int = VOCABULARY) -> dict[str, Tensor]:
     """Random weights of a llama of DIMENSIONS."""
-    model = built("llama", None, classes=VOCABULARY, dimensions=llama().size)
+    model = built("llama", None, classes=vocabulary, dimensions=llama().size)
     return {hugging_face_name(name): tensor for name, tensor in model.state_dict().items()}
 
 

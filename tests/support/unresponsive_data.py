@@ -1,5 +1,5 @@
 """A rank whose volume gives nothing for a while, as an NFS server that hangs, or errors on a soft
-mount: no samples, no training data to open, or no checkpoint.
+mount: no samples, no training data to open, no checkpoint, or no weights to begin with.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from regroup_trainer.checkpoint import safetensors_folder
 from regroup_trainer.checkpoint.load import CheckpointReader
 from regroup_trainer.data import files
 from regroup_trainer.data.sequences import Sequences
@@ -22,7 +23,7 @@ UNRESPONSIVE, FAILING = "unresponsive", "failing"
 """While such a file is in the job's directory, reading what its name says waits, or gives an error:
 `samples-unresponsive`.
 """
-SAMPLES, OPENING, CHECKPOINT = "samples", "opening", "checkpoint"
+SAMPLES, OPENING, CHECKPOINT, WEIGHTS = "samples", "opening", "checkpoint", "weights"
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -44,6 +45,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         (SAMPLES, Sequences, "read_training"),
         (OPENING, files, "open_file"),
         (CHECKPOINT, CheckpointReader, "read_data"),
+        (WEIGHTS, safetensors_folder, "opened"),
     ):
         setattr(owner, name, unsteady(what, getattr(owner, name)))
     return rank_process.run(assignment, channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from regroup.cli.command_line import main
 from tests.support.specs import VALID_JOB
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,3 +94,20 @@ main()
         [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_signal_during_the_imports_ends_the_command_without_a_traceback() -> None:
+    """At moments that the machine draws: some libraries are loaded, and others are not yet."""
+    program = "from regroup.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "validate", "-"],
+        stdin=subprocess.PIPE,  # who has imported all waits for a job
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_until("the imports", lambda: "pydantic_core" in maps.read_text(), every=0.001)
+    process.send_signal(signal.SIGINT)
+    _, written = process.communicate(timeout=60.0)
+    assert process.returncode in (130, 1)
+    assert "Traceback" not in written

@@ -13,6 +13,7 @@ from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from tests.support.disks import fill, freeze_disk, thaw_disk
+from tests.support.hugging_face import llama, weights, write
 from tests.support.local_job import (
     at_step,
     make_run,
@@ -21,7 +22,14 @@ from tests.support.local_job import (
     recovered_at,
     require_whole_history,
 )
-from tests.support.unresponsive_data import CHECKPOINT, FAILING, OPENING, SAMPLES, UNRESPONSIVE
+from tests.support.unresponsive_data import (
+    CHECKPOINT,
+    FAILING,
+    OPENING,
+    SAMPLES,
+    UNRESPONSIVE,
+    WEIGHTS,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -251,3 +259,36 @@ def test_ranks_wait_for_a_checkpoint_that_cannot_be_read(
     output = play_without(run, f"{CHECKPOINT}-{how}", lambda run: run.kill_worker(0))
     assert expected in output
     assert only_recovery(run).restored_from == "Checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (FAILING, "/data/weights.bin: Input/output error"),
+        (UNRESPONSIVE, "the volume does not answer"),
+    ],
+)
+def test_ranks_of_a_new_run_wait_for_the_weights_that_it_begins_with(
+    tmp_path: Path, how: str, expected: str
+) -> None:
+    folder = write(tmp_path / "hf", weights(256), vocab_size=256)
+    train = make_train(STEPS).model_copy(update={"model": llama(folder)})
+    policy = CheckpointPolicy(interval_steps=ENDLESS)
+    run = make_run(
+        tmp_path / "job", STEPS, checkpoint=policy, train=train, replicas=2, max_restarts=0
+    )
+    run.entry = "tests.support.unresponsive_data"
+    failing, waiting = tmp_path / "job" / f"{WEIGHTS}-{how}", list[str]()
+    failing.parent.mkdir()
+    failing.touch()
+
+    def go_on(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.waiting is not None
+        waiting.append(run.status.waiting.message)
+        failing.unlink()
+
+    assert play(run, [(ranks_wait, go_on)]).result == "completed"
+    assert run.status is not None
+    assert run.status.ledger.restarts == {}
+    assert expected in waiting[0]

@@ -6,6 +6,7 @@ import pytest
 
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.journal import RARELY_SECONDS
 from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, NUMBERS_AHEAD
 from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.config import CheckpointPolicy
@@ -71,6 +72,45 @@ def test_a_history_that_waits_is_shown_while_training_goes_on() -> None:
     (event, _) = (event for event in status(job).events if event.reason.startswith("Volume"))
     assert event.type == "Warning"
     assert event.message == f"{PROBLEM.path}: {PROBLEM.error}. {PROBLEM.at_risk}"
+
+
+def test_an_outage_soon_after_another_is_announced_once_that_is_due() -> None:
+    job, agents = start_job(progress_timeout_seconds=3600)
+    stop_reporting(agents)
+    for volume in (PROBLEM, None, PROBLEM):
+        report_progress(job, agents[0], volume)
+        job.wait(1.0)
+    assert events(job) == ["VolumeUnavailable", "VolumeAvailable"]
+    job.wait(RARELY_SECONDS)
+    assert events(job) == ["VolumeUnavailable", "VolumeAvailable", "VolumeUnavailable"]
+    report_progress(job, agents[0], None)
+    job.wait(1.0)
+    assert events(job)[3:] == ["VolumeAvailable"]
+
+
+def test_the_end_of_an_outage_soon_after_that_of_another_is_announced_once_that_is_due() -> None:
+    job, agents = start_job(progress_timeout_seconds=3600)
+    stop_reporting(agents)
+    report_progress(job, agents[0], PROBLEM)
+    job.wait(RARELY_SECONDS - 5.0)
+    report_progress(job, agents[0], None)
+    job.wait(6.0)
+    report_progress(job, agents[0], PROBLEM)
+    report_progress(job, agents[0], None)
+    first = ["VolumeUnavailable", "VolumeAvailable", "VolumeUnavailable"]
+    assert events(job) == first
+    job.wait(RARELY_SECONDS)
+    assert events(job) == [*first, "VolumeAvailable"]
+
+
+def test_a_blip_that_has_passed_once_its_event_is_due_has_none() -> None:
+    job, agents = start_job(progress_timeout_seconds=3600)
+    stop_reporting(agents)
+    for volume in (PROBLEM, None, PROBLEM, None):
+        report_progress(job, agents[0], volume)
+        job.wait(1.0)
+    job.wait(2 * RARELY_SECONDS)
+    assert events(job) == ["VolumeUnavailable", "VolumeAvailable"]
 
 
 def test_a_generation_that_waits_for_its_volume_is_no_hang_and_says_what_it_waits_for() -> None:

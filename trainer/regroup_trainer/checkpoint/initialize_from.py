@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +21,6 @@ from regroup_trainer import models
 from regroup_trainer.checkpoint.safetensors_folder import (
     CONFIG,
     StoredWeight,
-    opened,
     read_headers,
     read_json,
     require_none,
@@ -46,26 +44,25 @@ def initialize_from(model: nn.Module, config: ModelConfig, vocabulary: int) -> N
     needs.
 
     Raises ConfigurationError when config.json describes another model, and DataError when a file
-    cannot be read, or a weight is missing, surplus, of another shape or type, or not finite.
+    cannot be read, or a weight is missing, surplus, of another shape or type, or not finite. Raises
+    OSError where the volume is away; then it may be called again.
     """
     folder = Path(str(config.initialize_from))
     _require_same_model(folder, config, vocabulary)
     stored = read_headers(folder)
     _require_same_weights(folder, stored, config, vocabulary)
 
-    def file_of(name: str) -> Path:
-        return stored[name].file
+    def place_of(name: str) -> tuple[Path, int]:
+        return stored[name].file, stored[name].begin
 
     own = {
         stored_name(config.name, name): cast(Tensor, tensor)
         for name, tensor in get_model_state_dict(model).items()
     }
-    for path, names in groupby(sorted(own, key=file_of), file_of):
-        with opened(path) as file:
-            for name in names:
-                value = file.get_tensor(name)
-                _require_finite(name, value, path)
-                _fill(own[name], value, path)
+    for name in sorted(own, key=place_of):
+        value, path = stored[name].read(), stored[name].file
+        _require_finite(name, value, path)
+        _fill(own[name], value, path)
 
 
 def stored_name(model: str, name: str) -> str:
@@ -120,8 +117,8 @@ def _is_derived(name: str, stored: Mapping[str, StoredWeight], config: ModelConf
 
 
 def _is_equal(stored: Mapping[str, StoredWeight], name: str, other: str) -> bool:
-    with opened(stored[name].file) as file, opened(stored[other].file) as other_file:
-        return torch.equal(file.get_tensor(name), other_file.get_tensor(other))
+    one, two = stored[name], stored[other]
+    return (one.dtype, one.shape) == (two.dtype, two.shape) and torch.equal(one.read(), two.read())
 
 
 def _require_finite(name: str, value: Tensor, path: Path) -> None:

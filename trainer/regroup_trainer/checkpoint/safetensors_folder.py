@@ -2,22 +2,32 @@
 
 One file is model.safetensors; several have an index that says which weight is in which file. Other
 files are ignored, such as those of the original release beside them.
+
+Files are read, never mapped: an error of a mapped file is a SIGBUS, and who waits for one holds the
+interpreter's lock.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from regroup_trainer.data.files import is_there, naming
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.message import listed, printable, quote, shorten
+from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.volume_errors import may_pass
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -31,6 +41,8 @@ _MOST_LISTED = 5
 _MOST_SHOWN = 200
 """Characters of a problem that another library words."""
 _TOO_MANY = f"more than {_MOST_WEIGHTS} weights"
+_BLOCK_BYTES = 2**22
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -41,29 +53,48 @@ class StoredWeight:
     shape: tuple[int, ...]
     dtype: str
     """As safetensors names it: F32, BF16."""
+    begin: int
+    """Where its values begin in the file."""
+    size: int
+    """Bytes."""
+
+    def read(self) -> Tensor:
+        """Its values, as bytes where their type is not float32, bfloat16 or float16. Raises
+        DataError, OSError.
+        """
+        content = torch.empty(self.size, dtype=torch.uint8)
+        left = content.numpy().data
+        with opened(self.file) as stream:
+            stream.seek(self.begin)
+            while left:
+                count = stream.readinto(left[:_BLOCK_BYTES])
+                if not count:
+                    raise _unreadable(self.file, "it has become shorter")
+                left = left[count:]
+                note_progress()
+        dtype = _DTYPES.get(self.dtype)
+        return content if dtype is None else content.view(dtype).view(self.shape)
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """The object in config.json or in the index. Raises DataError."""
+    """The object in config.json or in the index. Raises DataError, OSError."""
     path, most = folder / name, _MOST_BYTES[name]
-    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for some names
-        raise _unreadable(path, "no such file, or hidden from this user")
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+    with opened(path) as file:
+        content = file.read(most + 1)
         if len(content) > most:
             raise _unreadable(path, f"more than {most} bytes")
         document = json.loads(content, object_pairs_hook=_without_duplicates)
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, error) from error
     if not isinstance(document, dict):
         raise _unreadable(path, "no JSON object")
     return document
 
 
 def read_headers(folder: Path) -> dict[str, StoredWeight]:
-    """Every weight in the folder. Raises DataError when files and index do not fit together."""
-    has_index, has_weights = (folder / INDEX).exists(), (folder / WEIGHTS).exists()
+    """Every weight in the folder. Raises DataError when files and index do not fit together;
+    OSError.
+    """
+    with _reading(folder):
+        has_index, has_weights = is_there(folder / INDEX), is_there(folder / WEIGHTS)
     if has_index and has_weights:
         raise DataError(
             f"model.initializeFrom: {folder} has {WEIGHTS} and {INDEX}: remove the one that is not "
@@ -109,34 +140,64 @@ def _listed(items: list[str]) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A file of safetensors. Raises DataError when it, or a weight in it, cannot be read."""
-    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for some names
-        raise _unreadable(path, "no such file, or hidden from this user")
-    try:
-        _require_short_header(path)
-        with safe_open(path, framework="pt") as file:
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """A file, to be read. Raises DataError when it cannot be, OSError where that may pass."""
+    with _reading(path):
+        if not (is_there(path) and stat.S_ISREG(path.stat().st_mode)):
+            raise _unreadable(path, "no such file, or hidden from this user")
+        with path.open("rb") as file:
             yield file
-    except (OSError, SafetensorError) as error:
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What goes wrong within is DataError, but OSErrors of a volume that is away."""
+    try:
+        with naming(path):
+            yield
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        if isinstance(error, OSError) and may_pass(error):
+            raise
         raise _unreadable(path, error) from error
 
 
-def _require_short_header(path: Path) -> None:
-    """Raises DataError when the header, which begins with its length, takes long to read."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-    if _MOST_HEADER_BYTES < size < path.stat().st_size:  # else the library finds what is wrong
-        raise _unreadable(path, f"its header has {size} bytes, more than {_MOST_HEADER_BYTES}")
-
-
 def _headers(path: Path) -> Iterator[tuple[str, StoredWeight]]:
+    header, start = _read_header(path)
+    note_progress()
+    for name, weight in header.items():
+        begin, end = weight["data_offsets"]
+        shape, dtype = tuple(weight["shape"]), weight["dtype"]
+        yield name, StoredWeight(path, shape, dtype, start + begin, end - begin)
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file says of its weights, and where the values of the first begin."""
     with opened(path) as file:
-        names = file.keys()
-        if len(names) > _MOST_WEIGHTS:
+        size = os.fstat(file.fileno()).st_size
+        length = file.read(8)
+        wanted = int.from_bytes(length, "little")
+        if _MOST_HEADER_BYTES < wanted < size:  # else the library finds what is wrong
+            raise _unreadable(
+                path, f"its header has {wanted} bytes, more than {_MOST_HEADER_BYTES}"
+            )
+        content = file.read(min(wanted, _MOST_HEADER_BYTES))
+        _check(length + content, size)
+        header = json.loads(content)
+        header.pop("__metadata__", None)
+        if len(header) > _MOST_WEIGHTS:
             raise _unreadable(path, f"it has {_TOO_MANY}")
-        for name in names:
-            weight = file.get_slice(name)
-            yield name, StoredWeight(path, tuple(weight.get_shape()), weight.get_dtype())
+        return header, 8 + wanted
+
+
+def _check(head: bytes, size: int) -> None:
+    """Have the library check the header of a file of so many bytes. It maps what it opens, so it
+    gets a file in memory, with a hole in the place of the values. Raises SafetensorError, OSError.
+    """
+    with os.fdopen(os.memfd_create("header"), "wb", buffering=0) as copy:
+        copy.write(head)
+        copy.truncate(size)
+        with safe_open(f"/proc/self/fd/{copy.fileno()}", framework="numpy"):
+            pass
 
 
 def _places(folder: Path) -> Mapping[str, str]:

@@ -93,6 +93,7 @@ class VolumeCall(Generic[T]):
     def __init__(
         self, action: Callable[[], T], path: Path, is_final: Callable[[OSError], bool]
     ) -> None:
+        self.path = path
         self._health = VolumeHealth(path)
         self._stop = threading.Event()
         self._work = Background(lambda: self._health.insist(action, is_final, self._stop))

@@ -4,7 +4,8 @@ The ledger splits the wall time of the job into phases. Rank 0 reports its own s
 was restored. The coordinator adds what no rank can measure:
 
 - pending: the wait for workers,
-- idle: from the end of a generation to the begin of the next,
+- idle: from the end of a generation to the begin of the next, and while one stands still,
+- step: the time of a program that reports no steps (`State.book`),
 - startup (the first time) or rendezvous (later): from there to the restored state, without
   checkpoint_restore, which the rank reports.
 
@@ -42,6 +43,8 @@ class Account:
         self._gpu_seconds.update(seed.gpu_seconds)
         self._lost_gpu_seconds = seed.lost_gpu_seconds
         self._reported: Mapping[str, float] = {}
+        self._ahead = 0.0
+        """Seconds of this generation that are booked before rank 0 has reported them."""
         self._until = now
 
     def merge(self, seed: Ledger) -> None:
@@ -56,10 +59,19 @@ class Account:
             self._gpu_seconds[use] = max(gpu_seconds, self._gpu_seconds[use])
         self._lost_gpu_seconds = max(seed.lost_gpu_seconds, self._lost_gpu_seconds)
 
-    def spend(self, phase: str, now: float, gpus: int) -> None:
-        """Book the time since the last booking on `phase`; the job had so many GPUs meanwhile."""
-        self._add(phase, now - self._until, Gpus(gpus))
-        self._until = now
+    def spend(self, phase: str, now: float, gpus: int, training: int = 0) -> None:
+        """Book the time since the last booking on `phase`; the job had so many GPUs meanwhile, and
+        trained on so many of them.
+        """
+        self._add(phase, now - self._until, Gpus(gpus, training))
+        self._until = max(now, self._until)
+
+    def stand_still(self, now: float, gpus: int) -> None:
+        """Book the time since the last booking as idle, although rank 0 may still report what it
+        did meanwhile.
+        """
+        self._ahead += max(0.0, now - self._until)
+        self.spend("idle", now, gpus)
 
     def restored(self, first: bool, restore_seconds: float, now: float, gpus: int) -> None:
         """Book the time from Begin to the restored state."""
@@ -67,18 +79,22 @@ class Account:
         self._add("checkpoint_restore", restore, Gpus(gpus))
         self._until += restore
         self.spend("startup" if first else "rendezvous", now, gpus)
-        self._reported = {}
+        self._reported, self._ahead = {}, 0.0
 
     def adopt(self, progress: Progress | None, now: float) -> None:
         """Go on with a generation that another coordinator has accounted for so far."""
         self._reported = progress.seconds if progress else {}
+        self._ahead = 0.0
         self._until = now
 
     def progress(self, seconds: Mapping[str, float], now: float, gpus: Gpus) -> None:
         """Book the seconds that rank 0 has added since its last report of this generation."""
         for phase, value in seconds.items():
-            self._add(phase, value - self._reported.get(phase, 0.0), gpus)
-        self._reported = dict(seconds)
+            added = max(0.0, value - self._reported.get(phase, 0.0))
+            known = min(added, self._ahead)
+            self._ahead -= known
+            self._add(phase, added - known, gpus)
+        self._reported, self._ahead = dict(seconds), 0.0
         self._until = now
 
     def lost(self, steps: int, seconds: float, gpus: int) -> None:

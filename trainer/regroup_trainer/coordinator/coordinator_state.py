@@ -16,7 +16,11 @@ from regroup_trainer.coordinator.current_generation import (
 from regroup_trainer.coordinator.effects import Close, Effect, Send
 from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.membership import Member, Members
-from regroup_trainer.coordinator.restart_budget import StartFailures, UnchargedEnds
+from regroup_trainer.coordinator.restart_budget import (
+    PROVEN_SECONDS,
+    StartFailures,
+    UnchargedEnds,
+)
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
 from regroup_trainer.protocol.desired import Desired, LastKnown
@@ -39,7 +43,7 @@ class VolumeWatch:
     for_numbers: VolumeProblem | None = None
     """What keeps this process from reserving generation numbers."""
     announced: bool = False
-    """Whether an event has named the problem."""
+    """Whether the last event names a problem."""
 
     @property
     def problem(self) -> VolumeProblem | None:
@@ -138,6 +142,43 @@ class State:
     def wall(self, now: float) -> float:
         """Wall clock at monotonic time `now`."""
         return now + self._wall_offset
+
+    def book(self, now: float) -> None:
+        """Book the time that no rank reports: without a generation, in one whose program reports no
+        steps, and in one that stands still. It may last long, and end with the job or this process.
+        """
+        current = self.current
+        if current is None or current.over:
+            self.book_wait(now)
+        elif current.alive and current.stall is not None:
+            self.account.stand_still(now, self.members.ranks)
+        elif current.alive:
+            self._book_program(current, now)
+
+    def book_wait(self, now: float) -> None:
+        """Book the time without a generation. Call it too where one ends, and with it the job."""
+        if self.current is not None:
+            self._book_program(self.current, now)
+        phase = "pending" if self.current is None else "idle"
+        self.account.spend(phase, now, self.members.ranks)
+
+    def _book_program(self, current: CurrentGeneration, now: float) -> None:
+        """Book the time of a program that reports no steps as steps: nobody else knows what it
+        does.
+
+        One that reports its first step soon has started up until then, and one that fails before
+        that has not worked. So nothing is booked until it is clear.
+        """
+        has_session = self.resumed or current.record.restored_from in ("Peers", "Snapshot")
+        if not current.non_reporting or has_session or self.volume.for_ranks is not None:
+            return
+        until = now
+        if current.failure is not None:
+            until = current.failure.time
+        elif current.ended and current.left_at is not None:
+            until = current.left_at
+        if current.adopted or current.ended or until - current.begun >= PROVEN_SECONDS:
+            self.account.spend("step", until, self.members.ranks, current.world_size)
 
     def emit(
         self, now: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"

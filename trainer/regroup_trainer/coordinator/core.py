@@ -133,16 +133,11 @@ class Coordinator:
                 since = member.closed_at
                 how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
-        if state.outcome is None and (state.current is None or state.current.over):
-            self._account_for_wait(now)
+        if state.outcome is None:
+            state.book(now)
         effects = self._advance(now)
         self._next_tick = now + self.pause(now)
         return effects
-
-    def _account_for_wait(self, now: float) -> None:
-        """Book the time without a generation: a wait may be long, and may end with the job."""
-        phase = "pending" if self.state.current is None else "idle"
-        self.state.account.spend(phase, now, self.state.members.ranks)
 
     def _note_pause(self, now: float) -> None:
         """Forgive what others could not show while this process was paused. This comes before all
@@ -441,7 +436,7 @@ class Coordinator:
         failures = state.account.failures(before.record.failures if before else 0, end)
         desired = desired_of_next(state, because[0])
         record = make_record(number, chosen, desired, because, snapshot, failures)
-        self._account_for_wait(now)
+        state.book_wait(now)
         state.current = CurrentGeneration(
             record,
             begun=now,

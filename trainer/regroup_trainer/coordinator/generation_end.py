@@ -270,6 +270,7 @@ def _fail(state: State, failure: Failure, why: str, now: float, reason: str = ""
     shown = program_error.excerpt(traceback, TEXT_LIMIT - len(sentence))
     message = f"{sentence}{shown}".strip()[:TEXT_LIMIT]
     outcome = Outcome(result="failed", message=message, exit_code=code or 1, reason=reason)
+    state.book_wait(now)
     state.conclude(outcome)
 
 

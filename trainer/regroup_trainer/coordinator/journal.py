@@ -44,11 +44,15 @@ class Journal:
 
     def emit_rarely(
         self, wall: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
-    ) -> None:
-        """Keep an event, unless one of this reason came within the last RARELY_SECONDS."""
-        if wall - self._emitted_at.get(reason, float("-inf")) >= RARELY_SECONDS:
-            self._emitted_at[reason] = wall
-            self.emit(wall, reason, message, kind)
+    ) -> bool:
+        """Keep an event, unless one of this reason came within the last RARELY_SECONDS; returns
+        whether it is kept.
+        """
+        if wall - self._emitted_at.get(reason, float("-inf")) < RARELY_SECONDS:
+            return False
+        self._emitted_at[reason] = wall
+        self.emit(wall, reason, message, kind)
+        return True
 
     def note_loss(self, pod: str, message: str) -> None:
         """A worker is lost. `emit_losses` makes the event."""

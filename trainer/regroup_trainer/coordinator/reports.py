@@ -118,13 +118,18 @@ def _failed_save(state: State, report: CheckpointFailed) -> str:
 
 
 def announce_volume(state: State, now: float) -> None:
-    """Emit an event when the volume becomes unavailable, and when it is back."""
-    problem, volume = state.volume.problem, state.volume
-    if problem is not None and not volume.announced:
-        state.journal.emit_rarely(state.wall(now), "VolumeUnavailable", problem.sentence, "Warning")
-    if problem is None and volume.announced:
-        state.journal.emit_rarely(state.wall(now), "VolumeAvailable", "the volume answers again")
-    volume.announced = problem is not None
+    """Emit an event when the volume becomes unavailable, and when it is back; once that is due,
+    where the last one was a short while ago.
+    """
+    problem, volume, wall = state.volume.problem, state.volume, state.wall(now)
+    if (problem is not None) == volume.announced:
+        return
+    if problem is not None:
+        done = state.journal.emit_rarely(wall, "VolumeUnavailable", problem.sentence, "Warning")
+    else:
+        done = state.journal.emit_rarely(wall, "VolumeAvailable", "the volume answers again")
+    if done:
+        volume.announced = problem is not None
 
 
 def _on_restored(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
@@ -254,6 +259,7 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
         ranks = f"the program ended well on {count} rank{'' if count == 1 else 's'}{step}"
         text = ranks if current.unmanaged else f"trained {report.step} steps"
         state.emit(now, "Completed", text)
+        state.book_wait(now)
         state.conclude(Outcome(result="completed", message=text))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from regroup_trainer import models
+from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.data import Dataset
 from regroup_trainer.parallel.attention_kernel import choose_attention
@@ -24,6 +27,7 @@ from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.strategies import STRATEGIES, Strategy
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.transfer import transplant
+from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.step.optimizer import build_optimizer
 from regroup_trainer.step.state import Position, TrainState
 from regroup_trainer.step.updater import StepResult
@@ -91,6 +95,19 @@ class BuiltInProgram:
         model = parallelize(models.build(self.config.model, self.data.classes), self.config, group)
         optimizer = build_optimizer(model, self.config.optimizer)
         return TrainState(model, parallelize_optimizer(optimizer, self.config), Position())
+
+    def begin_run(self, state: TrainState, volume: VolumeAccess) -> None:
+        """Load the weights that the configuration names, if it does."""
+        model, given = self.config.model, self.config.model.initialize_from
+        if given is None:
+            return
+        device = next(state.model.parameters()).device
+
+        def act() -> None:  # in a thread, which begins with the first GPU
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                initialize_from(state.model, model, self.data.classes)
+
+        volume.on_every_rank(act, Path(given))
 
     def rebuild(self, group: GenerationGroup, resident: ResidentState | None) -> TrainState:
         """The resident state for a new group. Parameters that lie on a mesh move to one of the new

@@ -22,6 +22,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.parallel.user_model import Replicated
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.measuring import Samples, measure_all
 from regroup_trainer.step.state import Position, Stateful, TrainState
@@ -140,6 +141,9 @@ class CustomProgram:
     def build(self, group: GenerationGroup) -> TrainState:
         """The user's objects as they are, with rank 0's values of the model on all ranks."""
         return self._state(group, Position(), init_sync=True)
+
+    def begin_run(self, state: TrainState, volume: VolumeAccess) -> None:
+        """The user's code has done it."""
 
     def rebuild(self, group: GenerationGroup, resident: ResidentState | None) -> TrainState:
         """The user's objects with a new wrapper around the model; a peer may fill them."""

@@ -134,6 +134,8 @@ def _start_restored(
     with joined.busy.during("building the model"):
         state = program.build(joined.group)
     choice = restorer.restore(state)
+    if state.position.step == 0:
+        program.begin_run(state, restorer.volume)
     if choice.manifest is not None:
         program.continue_data(choice.manifest.data.fingerprint)
     end = restorer.volume.on_rank0(lambda: _history_end(restorer))

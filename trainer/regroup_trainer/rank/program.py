@@ -10,6 +10,7 @@ from regroup_trainer.checkpoint.layout import RunIdentity
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.updater import StepResult
 
@@ -61,6 +62,11 @@ class Program(Protocol):
 
     def build(self, group: GenerationGroup) -> TrainState:
         """The state before the first step, equal on all ranks. Raises ConfigurationError."""
+
+    def begin_run(self, state: TrainState, volume: VolumeAccess) -> None:
+        """Give the state of a new run what the user names, however long its volume takes. All ranks
+        call it, before the first step. Raises ConfigurationError, DataError, and as `volume` does.
+        """
 
     def rebuild(self, group: GenerationGroup, resident: ResidentState | None) -> TrainState:
         """The resident state, wrapped for a new group; without one, a state that a peer will fill.

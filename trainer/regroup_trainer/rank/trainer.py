@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from regroup_trainer import data as datasets
-from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.data import Dataset
 from regroup_trainer.data.batch import BatchPlanner
 from regroup_trainer.data.order import SampleOrder
@@ -62,7 +61,6 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
     """Train to the end of a generation; returns the state that stays for the next one."""
     try:
         config = generation.stepper.config
-        _initialize(generation, config, data.classes)
         patient = generation.has_agent
         with closing(build_loader(config, data, generation.group, patient)) as loader:
             outcome = Loop(generation, loader).run()
@@ -78,15 +76,6 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
         return resident
     generation.park(resident)
     return resident
-
-
-def _initialize(generation: RunningGeneration, config: TrainConfig, classes: int) -> None:
-    """Begin a new run with the weights that the configuration names. Raises ConfigurationError and
-    DataError.
-    """
-    given, step = config.model.initialize_from, generation.state.position.step
-    if given and step == 0 and not generation.in_place:
-        initialize_from(generation.state.model, config.model, classes)
 
 
 def build_loader(

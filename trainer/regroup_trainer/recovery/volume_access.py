@@ -69,14 +69,16 @@ class VolumeAccess:
             pass
         return box[0]
 
-    def on_every_rank(self, action: Callable[[], T]) -> T:
-        """The result of `action` on this rank, when all ranks have theirs."""
-        call = self._begin(action)
+    def on_every_rank(self, action: Callable[[], T], path: Path | None = None) -> T:
+        """The result of `action` on this rank, when all ranks have theirs. It needs `path`, by
+        default the job's directory.
+        """
+        call = self._begin(action, path)
         until_all(lambda: self._look(call) is not None)
         return call.result()
 
-    def _begin(self, action: Callable[[], T]) -> VolumeCall[T]:
-        return VolumeCall(action, Path(self.record.desired.directory), self._is_final)
+    def _begin(self, action: Callable[[], T], path: Path | None = None) -> VolumeCall[T]:
+        return VolumeCall(action, path or Path(self.record.desired.directory), self._is_final)
 
     def _is_final(self, error: OSError) -> bool:
         if not self.channel.lasting:
@@ -106,9 +108,9 @@ class VolumeAccess:
         try:
             return call.result()
         except OSError as error:
-            directory = self.record.desired.directory
-            problem = f"the job's directory {directory} cannot be used: {describe(error)}"
-            raise StorageError(problem) from error
+            directory = Path(self.record.desired.directory)
+            what = f"the job's directory {directory}" if call.path == directory else str(call.path)
+            raise StorageError(f"{what} cannot be used: {describe(error)}") from error
 
     def _report(self, call: VolumeCall[T]) -> None:
         """Also without a problem: the deadline of a first step may be shorter than the wait."""
