@@ -19,7 +19,7 @@ DOWN_SECONDS = 5.0
 """The agreed end and the next generation need no detection and no successor. 0.2 to 0.8 s were
 measured on a loaded machine; a drain that was taken for a loss cost 21.7 s.
 """
-BUSY_DOWN_SECONDS = 12.0
+BUSY_DOWN_SECONDS = 15.0
 """Where others take two thirds of the cores: after that a drained coordinator leaves the next
 generation to its successor.
 """
