@@ -117,15 +117,15 @@ def with_annotations(chart: str) -> str:
 def _annotations(chart: str) -> dict[str, str]:
     version = yaml.safe_load(chart)["version"]
     definition = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+    kind = definition["spec"]["names"]["kind"]
+    files = sorted((ROOT / "manifests/samples").glob("*.yaml"))
+    samples = [yaml.safe_load(file.read_text()) for file in files]
     links = {"documentation": "tree/main/docs", "runbooks": "tree/main/docs/runbooks"}
     listed = {
         "links": [{"name": name, "url": f"{_HOME}/{path}"} for name, path in links.items()],
         "images": _images(version),
         "crds": [_described(definition)],
-        "crdsExamples": [
-            yaml.safe_load(sample.read_text())
-            for sample in sorted((ROOT / "manifests/samples").glob("*.yaml"))
-        ],
+        "crdsExamples": [one for one in samples if one["kind"] == kind],
         "changes": changes((ROOT / "CHANGELOG.md").read_text(), version),
     }
     texts = {

@@ -1,18 +1,18 @@
 """Which test executes which command of the pages: `python -m tests.support.command_executions`
 prints each of them.
 
-A file of EXECUTORS executes each command that it has as a string. A command of kubectl that none of
-them has is typed on a cluster, in the order in which pages come. What nobody can execute, or what
-continuous integration runs by itself, is in NOT_TYPED with the reason.
+A file of EXECUTORS executes each command that it hands to a terminal. A command of kubectl that
+none of them types is typed on a cluster, in the order in which pages come. What nobody can execute,
+or what continuous integration runs by itself, is in NOT_TYPED with the reason.
 """
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from typing import NamedTuple
 
 from tests.support.documented_commands import ROOT, Command, commands
+from tests.support.typed_strings import typed_strings
 
 EXECUTORS = {
     "tests/client/cli/test_documented_commands_here.py": "on this machine",
@@ -52,7 +52,7 @@ class Execution(NamedTuple):
 
 def executions(text: str) -> list[Execution]:
     """Where a command is executed. Empty: nowhere."""
-    found = [Execution(where, file) for file, where in EXECUTORS.items() if text in _strings(file)]
+    found = [Execution(where, file) for file, where in EXECUTORS.items() if text in _typed(file)]
     if text in commands_of_cluster():
         found.append(Execution(EXECUTORS[CLUSTER], CLUSTER))
     return list(dict.fromkeys(found))
@@ -62,17 +62,14 @@ def executions(text: str) -> list[Execution]:
 def commands_of_cluster() -> tuple[str, ...]:
     """Commands of kubectl that no other test types, each once."""
     tests = [file for file in EXECUTORS if file.startswith("tests/")]
-    elsewhere = set[str]().union(*map(_strings, tests)) | NOT_TYPED.keys()
+    elsewhere = set[str]().union(*map(_typed, tests)) | NOT_TYPED.keys()
     found = dict.fromkeys(command.text for command in commands("kubectl"))
     return tuple(text for text in found if text not in elsewhere)
 
 
 @cache
-def _strings(file: str) -> frozenset[str]:
-    """The strings that a file of Python has."""
-    tree = ast.parse((ROOT / file).read_text())
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return frozenset(value for value in constants if isinstance(value, str))
+def _typed(file: str) -> frozenset[str]:
+    return typed_strings((ROOT / file).read_text())
 
 
 def described(command: Command) -> str:
