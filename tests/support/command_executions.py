@@ -19,6 +19,7 @@ EXECUTORS = {
     "tests/client/local/test_start_pages.py": "on this machine",
     "tests/client/local/test_documented_runs.py": "on this machine",
     "tests/client/cli/test_installed_wheel.py": "on this machine",
+    "tests/demo/test_make_try.py": "on this machine",
     "tests/client/cli/test_documented_commands_apiserver.py": "at an API server",
     "tests/chart/test_documented_helm_apiserver.py": "at an API server",
     "tests/chart/test_upgrade_apiserver.py": "at an API server",
@@ -31,7 +32,6 @@ NOT_TYPED = {
     "make venv": "Continuous integration runs it, since `make check` begins with it.",
     "make test": "Continuous integration runs it.",
     "make image": "Continuous integration runs it, since `make test` begins with it.",
-    "make try": "It takes minutes: tests/demo/test_trial.py plays its runs and both its kills.",
     "make demo": (
         "It takes minutes on a cluster of its own: tests/e2e/test_losses.py cuts the same power, "
         "tests/demo has its choice of a cluster, its checks and its picture."
