@@ -140,6 +140,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "6-session",
         "env REGROUP_DIRECTORY={tmp} python after.py",
         ("step 100", "step 600"),
+        mark="slow",
     ),
     LocalCommand(
         "6-session",

@@ -77,7 +77,8 @@ def _cases(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
 
 def _names(node: ast.expr) -> list[str]:
     """Of the arguments of a test: one string, or a tuple of them."""
-    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    parts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    return [part for part in parts if isinstance(part, str)]
 
 
 def _name_of(function: ast.expr) -> str:
