@@ -21,6 +21,7 @@ from tests.support.command_executions import EXECUTORS, NOT_TYPED, described, ex
 from tests.support.documented_commands import ROOT, Command, commands
 
 CHART = ROOT / "charts/regroup"
+FIRST_PAGE = "docs/start/cluster.md"
 SHELL = ("|", "&&", ">")
 """What ends the words of a program on a line."""
 FILES = ("job.yaml", "pytorchjob.yaml", "imagenet.yaml", "rayjob.yaml", "trainjob.yaml",
@@ -107,6 +108,16 @@ def test_what_is_installed_is_an_extra_of_the_package(command: Command) -> None:
     ]
     (named,) = re.findall(r"'\.\[([\w,]+)\]'", command.text)  # an index has another regroup
     assert set(named.split(",")) <= extras.keys()
+
+
+def test_the_first_page_of_a_cluster_makes_what_its_next_commands_need() -> None:
+    """On a cluster they are typed in this order (`e2e/test_documented_commands_cluster.py`)."""
+    typed = [command.text for command in commands() if command.page == FIRST_PAGE]
+    marks = ("helm install", "pip install", "shared-claim.yaml", "doctor", "smallest.yaml", " top")
+    places = [next(n for n, text in enumerate(typed) if mark in text) for mark in marks]
+    install, plugin, claim, doctor, job, top = places
+    assert install < claim < doctor < job < top
+    assert plugin < doctor
 
 
 @pytest.mark.parametrize("command", commands(), ids=str)

@@ -242,5 +242,14 @@ def function_lengths(path: Path) -> Iterator[int]:
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((ROOT / "charts/regroup/Chart.yaml").read_text())
-    (newest, *_) = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert (chart["version"], chart["appVersion"], newest) == (project,) * 3
+    assert (chart["version"], chart["appVersion"]) == (project, project)
+
+
+def test_what_is_not_released_has_a_newer_version_than_what_is() -> None:
+    """By default, a chart takes the images of its version: its operator must know the settings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    (newest, *_) = re.findall(r"^## \[([\d.]+)\]", changelog, re.MULTILINE)
+    unreleased = changelog.partition("## [Unreleased]\n")[2].partition("\n## ")[0].strip()
+    numbers, former = ([int(n) for n in one.split(".")] for one in (project, newest))
+    assert numbers > former if unreleased else numbers == former

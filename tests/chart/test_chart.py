@@ -12,7 +12,16 @@ import yaml
 
 from regroup_operator.api.settings import Settings
 from regroup_trainer.system.otlp_settings import OtlpSettings
-from tests.support.chart import CHART, ROOT, Json, program, render, template
+from tests.support.chart import (
+    CHART,
+    NAMESPACE,
+    ROOT,
+    Json,
+    program,
+    render,
+    rendered_text,
+    template,
+)
 
 
 def operator_of(objects: dict[tuple[str, str], Json]) -> Json:
@@ -258,11 +267,16 @@ def test_who_may_make_nothing_for_the_whole_cluster_can_install_it_without_that(
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_elsewhere() -> None:
-    objects = render('watch={"namespaces": ["a", "b"], "nodes": false}')
+    watch = 'watch={"namespaces": ["a", "b"], "nodes": false}'
+    objects = render(watch)
     assert not [key for key in objects if key[0] == "ClusterRole" and is_of_the_operator(key)]
     assert not [key for key in objects if key[0] == "ClusterRoleBinding"]
-    roles = [document for (kind, _), document in objects.items() if kind == "Role"]
-    assert roles, "one object of each name is kept here"
+    documents = [one for one in yaml.safe_load_all(rendered_text(watch)) if one]
+    for kind in ("Role", "RoleBinding"):
+        found = [one["metadata"] for one in documents if one["kind"] == kind]
+        places = sorted((one["namespace"], one["name"]) for one in found)
+        own = [(NAMESPACE, "regroup-key"), (NAMESPACE, "regroup-leader")]
+        assert places == [("a", "regroup"), ("b", "regroup"), *own]
 
 
 def test_roles_for_users_write_no_status_and_can_be_left_out() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 import yaml
 
 from tests.support.chart import CHART, ROOT, by_name, program, render, rendered_text, template
+from tests.support.specs import SAMPLE_JOBS
 from tools import chart_pages
 
 MANIFESTS = ROOT / "manifests"
@@ -69,7 +71,7 @@ def test_artifact_hub_finds_images_and_examples_as_they_are() -> None:
     texts = {name.rpartition("/")[2]: yaml.safe_load(text) for name, text in shown.items()}
     assert all(image["image"] in rendered_text() for image in texts["images"])
     assert [one["kind"] for one in texts["crds"]] == ["TrainingJob"]
-    assert len(texts["crdsExamples"]) == len(list((MANIFESTS / "samples").glob("*.yaml")))
+    assert texts["crdsExamples"] == [yaml.safe_load(job.read_text()) for job in SAMPLE_JOBS]
     assert {entry["kind"] for entry in texts["changes"]} <= {
         "added", "changed", "deprecated", "removed", "fixed", "security",
     }  # fmt: skip
@@ -78,6 +80,8 @@ def test_artifact_hub_finds_images_and_examples_as_they_are() -> None:
 def test_changes_are_the_first_sentences_of_a_versions_entries() -> None:
     changelog = """
 ## [Unreleased]
+
+### Added
 
 - not yet
 
@@ -93,8 +97,9 @@ Words.
 
 ### Fixed
 
-- It
-  ended.
+- It: `now`
+  ended
+  ([how](b.md)). Much later.
 
 ## [1.0]
 
@@ -102,8 +107,23 @@ Words.
 """
     assert chart_pages.changes(changelog, "2.0") == [
         {"kind": "changed", "description": "`a` -> `c`."},
-        {"kind": "fixed", "description": "It ended."},
+        {"kind": "fixed", "description": "It: `now` ended."},
     ]
+    assert chart_pages.changes(changelog, "2.1") == [{"kind": "added", "description": "not yet"}]
+
+
+def test_of_many_changes_the_first_are_shown_with_a_way_to_all() -> None:
+    kinds = {"Added": 30, "Changed": 19, "Fixed": 30}
+    sections = [
+        f"### {kind}\n\n" + "".join(f"- {kind} {n}.\n" for n in range(count))
+        for kind, count in kinds.items()
+    ]
+    changelog = "\n## [Unreleased]\n\n" + "\n".join(sections)
+    *shown, last = chart_pages.changes(changelog, "2.1")
+    expected = {"added": 20, "changed": 19, "fixed": 1}
+    assert Counter(entry["kind"] for entry in shown) == expected
+    assert shown[20]["description"] == "Changed 0."
+    assert "CHANGELOG.md" in last["links"][0]["url"]
 
 
 @pytest.mark.parametrize(

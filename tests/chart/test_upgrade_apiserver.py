@@ -33,6 +33,8 @@ CHART = ROOT / "charts/regroup"
 UPGRADE_PAGE = ROOT / "docs/tasks/upgrade.md"
 SYSTEM = "regroup-system"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/regroup-key"
+VERSION = re.compile(r"(?<=ersion: )[\d.]+$", re.MULTILINE)
+"""Of a chart, and of its operator."""
 JOBS = "/apis/regroup.dev/v1alpha1/trainingjobs"
 FORMER_KEY = """\
 {{- $existing := lookup "v1" "Secret" .Release.Namespace (include "regroup.keySecret" .) }}
@@ -132,6 +134,32 @@ def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
     text = "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values"
     terminal.type(text, changes={"FORMER_CHART": str(former_chart)})
     assert stored_key(server) == key
+
+
+def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: Path) -> None:
+    """The operator is as it was, and no job is touched."""
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    (chart := newer / "Chart.yaml").write_text(VERSION.sub("9.9.9", chart.read_text()))
+    terminal = PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
+    helm(server, "install", "regroup", CHART, "--create-namespace")
+    api = Api(server.kubeconfig)
+    wait_until("the TrainingJob API", lambda: api.request("GET", JOBS).status == 200)
+    team = Namespace.make(api, "team")
+    assert team.create(SMALLEST).status == 201
+    job, before = team.read(), objects_of(server)
+    manifest = helm(server, "get", "manifest", "regroup")
+
+    setting = ("--reset-then-reuse-values", "--set", "logLevel=DEBUG")
+    helm(server, "upgrade", "regroup", newer, *setting)
+    assert REPLICAS in changes(before, objects_of(server))
+    assert ":9.9.9" in helm(server, "get", "manifest", "regroup")
+    terminal.type("helm rollback regroup -n regroup-system")
+    now = objects_of(server)
+    assert REPLICAS not in changes(before, now)
+    assert now.keys() == before.keys()
+    assert helm(server, "get", "manifest", "regroup") == manifest
+    assert team.read() == job
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ import yaml
 
 from demo import installation as installing
 from tests.support.command_executions import commands_of_cluster
+from tests.support.documented_commands import commands
 from tests.support.page_terminal import PageTerminal
 from tests.support.waiting import wait_until
 
@@ -32,6 +33,7 @@ INSTALL = (
     "--set-string image.repository=REGISTRY/regroup-operator,image.tag=TAG "
     "--set-string trainer.image.repository=REGISTRY/regroup-trainer,trainer.image.tag=TAG"
 )
+FIRST_PAGE, FIRST_NAMESPACE = "docs/start/cluster.md", "first-page"
 RESTS = ("Running", "Suspended")
 ORDER = (
     "simulate-failure", "scale", "suspend", '"suspend":true', "resume", '"suspend":false',
@@ -91,14 +93,20 @@ def type_in(line: str, environment: dict[str, str], folder: Path) -> str:
 
 def shell(installation: Installation, job: Job, folder: Path) -> dict[str, str]:
     """The environment of a user whose kubeconfig names the job's namespace."""
+    config = user_config(installation, job.namespace, folder)
+    programs = (Path(sys.executable).parent, Path(installation.kubectl.command()[0]).parent)
+    path = ":".join([*map(str, programs), os.environ["PATH"]])
+    return {**os.environ, "KUBECONFIG": str(config), "PATH": path}
+
+
+def user_config(installation: Installation, namespace: str, folder: Path) -> Path:
+    """A kubeconfig that names a namespace, in `folder`."""
     kubectl = installation.kubectl
     config = folder / "kubeconfig"
     config.write_text(kubectl("config", "view", "--raw", "--minify", "--flatten"))
-    where = ("--current", f"--namespace={job.namespace}", f"--kubeconfig={config}")
+    where = ("--current", f"--namespace={namespace}", f"--kubeconfig={config}")
     kubectl("config", "set-context", *where)
-    programs = (Path(sys.executable).parent, Path(kubectl.command()[0]).parent)
-    path = ":".join([*map(str, programs), os.environ["PATH"]])
-    return {**os.environ, "KUBECONFIG": str(config), "PATH": path}
+    return config
 
 
 def test_commands_for_a_cluster_do_what_pages_say(
@@ -133,22 +141,62 @@ def schedulable(installation: Installation, node: str) -> Iterator[None]:
         installation.kubectl("-n", installing.SYSTEM, *rollout)
 
 
-def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
+def test_the_first_page_of_a_cluster_works_from_top_to_bottom(
     installation: Installation, tmp_path: Path
 ) -> None:
-    kubectl, built = installation.kubectl, installing.images()
-    (tmp_path / "charts").symlink_to(ROOT / "charts")
-    variables = {"KUBECONFIG": kubectl.environment()["KUBECONFIG"]}
-    terminal = PageTerminal(tmp_path, variables, (Path(kubectl.command()[0]).parent,))
-    changes = {
+    """On a cluster without Regroup, in a namespace without a claim. The images are built, and the
+    environment under test has the command line.
+    """
+    kubectl = installation.kubectl
+    kubectl("create", "namespace", FIRST_NAMESPACE)
+    terminal = clone(installation, tmp_path, FIRST_NAMESPACE)
+    programs = commands("helm", "kubectl")
+    first, *others = [command.text for command in programs if command.page == FIRST_PAGE]
+    try:
+        terminal.type("helm uninstall regroup -n regroup-system")
+        terminal.type(first, changes=image_names())
+        for text in others:
+            if text.endswith(" -w"):
+                with terminal.running(text) as until:
+                    until("Running")
+                continue
+            checks = {"doctor": f"doctor --image {installing.images()['trainer'].name}"}
+            changes = checks if "doctor" in text else {}
+            asks = any(verb in text for verb in ASKING)
+            shown = terminal.type(text, changes=changes, answers="y\n" if asks else "")
+            assert "FAIL" not in shown
+    finally:
+        kubectl("delete", "namespace", FIRST_NAMESPACE, "--wait=false")
+        installing.helm_install(kubectl, installing.images())
+
+
+def clone(installation: Installation, folder: Path, namespace: str) -> PageTerminal:
+    """The shell of an administrator of this namespace, in a clone."""
+    for name in ("charts", "manifests"):
+        (folder / name).symlink_to(ROOT / name)
+    config = user_config(installation, namespace, folder)
+    program = Path(installation.kubectl.command()[0])
+    return PageTerminal(folder, {"KUBECONFIG": str(config)}, (program.parent,))
+
+
+def image_names() -> dict[str, str]:
+    """What the pages have for the names of images -> the names of ours."""
+    built = installing.images()
+    return {
         f"REGISTRY/regroup-{target},{prefix}image.tag=TAG": (
             f"{built[target].repository},{prefix}image.tag={built[target].tag}"
         )
         for target, prefix in (("operator", ""), ("trainer", "trainer."))
     }
+
+
+def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
+    installation: Installation, tmp_path: Path
+) -> None:
+    terminal = clone(installation, tmp_path, installation.namespace)
     try:
         terminal.type("helm uninstall regroup -n regroup-system")
-        terminal.type(INSTALL, changes=changes)
+        terminal.type(INSTALL, changes=image_names())
         for text in (
             "helm test regroup -n regroup-system",
             "helm test regroup -n regroup-system --logs",
@@ -156,4 +204,4 @@ def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
             assert "Succeeded" in terminal.type(text)
         terminal.type("kubectl -n regroup-system delete pod regroup-test --ignore-not-found")
     finally:
-        installing.helm_install(kubectl, built)
+        installing.helm_install(installation.kubectl, installing.images())

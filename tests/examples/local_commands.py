@@ -26,6 +26,12 @@ class LocalCommand:
 LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     LocalCommand(
         "1-first-ddp-script",
+        "torchrun --standalone --nproc-per-node=2 train.py",
+        ("epoch 0: loss 3.06", "trained 5 epochs on 2 ranks"),
+        mark="slow",
+    ),
+    LocalCommand(
+        "1-first-ddp-script",
         "regroup run torchrun.yaml --directory {tmp} --plain",
         (
             "epoch 0: loss 3.06",
@@ -83,6 +89,12 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         mark="long",
     ),
     LocalCommand(
+        "2-ddp-in-depth",
+        "python ranks.py",
+        ("RANK 0 of 2", "machine a is lost, machine c takes its place", "machine b: RANK 0 of 2"),
+        mark="slow",
+    ),
+    LocalCommand(
         "4-replica-and-shard-groups",
         "torchrun --standalone --nproc-per-node=4 groups.py --shard-size 2",
         (
@@ -123,6 +135,37 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "torchrun --standalone --nproc-per-node=2 before.py",
         ("epoch 20: loss",),
         mark="slow",
+    ),
+    LocalCommand(
+        "6-session",
+        "env REGROUP_DIRECTORY={tmp} python after.py",
+        ("step 100", "step 600"),
+        mark="slow",
+    ),
+    LocalCommand(
+        "6-session",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 after.py",
+        ("step 100", "step 600"),
+        mark="slow",
+    ),
+    LocalCommand(
+        "7-other-trainers",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train_lightning.py",
+        ("step 10", "step 400"),
+        mark="long",
+    ),
+    LocalCommand(
+        "7-other-trainers",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 "
+        "train_transformers.py",
+        ("'epoch': '4'",),
+        mark="long",
+    ),
+    LocalCommand(
+        "7-other-trainers",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train_accelerate.py",
+        ("step 10 of this process: loss", "step 400 of this process: loss"),
+        mark="long",
     ),
     LocalCommand(
         "7-other-trainers",

@@ -14,6 +14,7 @@ import pytest
 from regroup.cli.manifest import read_documents
 from regroup.cli.validation import validate
 from tests.examples.local_commands import LOCAL_COMMANDS, LocalCommand
+from tests.support.documented_commands import commands_of
 from tests.support.optional_packages import needs_re2
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,6 +22,8 @@ FOLDERS = sorted(
     path for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))
 )
 FILES = [file for folder in FOLDERS for file in sorted(folder.glob("*.yaml"))]
+PROGRAMS = ("python", "torchrun", "regroup")
+"""That a README runs on this machine."""
 SECONDS = 240
 """Longer than any command takes on a busy machine."""
 NO_FRAME = "<no Python frame>"
@@ -52,6 +55,29 @@ def test_the_commands_of_a_readme_name_files_that_exist(folder: Path) -> None:
     named = {word for word in words if re.fullmatch(r"[\w./-]+\.(py|yaml)", word)}
     missing = [name for name in named if not (folder / name).exists()]
     assert not missing
+
+
+def subject(command: str) -> tuple[str, str]:
+    """The program of a command line, and the file that it runs or its first argument."""
+    words = shlex.split(command.removeprefix("env "))
+    program, *rest = [word for word in words if not re.match(r"[A-Z_]+=", word)]
+    files = (word for word in rest if re.fullmatch(r"[\w-]+\.(py|yaml)", word))
+    return program, next(files, rest[0])
+
+
+def test_the_subject_of_a_command_is_what_it_runs() -> None:
+    assert subject("env A={tmp} torchrun --nproc-per-node=2 a.py --b c.png") == ("torchrun", "a.py")
+    assert subject("regroup plan --nodes 8") == ("regroup", "plan")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_each_command_of_a_readme_for_this_machine_is_run_by_a_test(folder: Path) -> None:
+    """The jobs of `regroup run` alone may run on a cluster instead, as they are printed there."""
+    executed = {subject(row.command) for row in LOCAL_COMMANDS if row.example == folder.name}
+    executed |= {("regroup", file.name) for file in folder.glob("*.yaml")}  # e2e/test_examples.py
+    found = [subject(command.text) for command in commands_of(folder / "README.md")
+             if command.program in PROGRAMS]  # fmt: skip
+    assert not set(found) - executed
 
 
 @pytest.mark.parametrize("file", FILES, ids=named)

@@ -1,24 +1,25 @@
 """Which test executes which command of the pages: `python -m tests.support.command_executions`
 prints each of them.
 
-A file of EXECUTORS executes each command that it has as a string. A command of kubectl that none of
-them has is typed on a cluster, in the order in which pages come. What nobody can execute, or what
-continuous integration runs by itself, is in NOT_TYPED with the reason.
+A file of EXECUTORS executes each command that it hands to a terminal. A command of kubectl that
+none of them types is typed on a cluster, in the order in which pages come. What nobody can execute,
+or what continuous integration runs by itself, is in NOT_TYPED with the reason.
 """
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from typing import NamedTuple
 
 from tests.support.documented_commands import ROOT, Command, commands
+from tests.support.typed_strings import typed_strings
 
 EXECUTORS = {
     "tests/client/cli/test_documented_commands_here.py": "on this machine",
     "tests/client/local/test_start_pages.py": "on this machine",
     "tests/client/local/test_documented_runs.py": "on this machine",
     "tests/client/cli/test_installed_wheel.py": "on this machine",
+    "tests/demo/test_make_try.py": "on this machine",
     "tests/client/cli/test_documented_commands_apiserver.py": "at an API server",
     "tests/chart/test_documented_helm_apiserver.py": "at an API server",
     "tests/chart/test_upgrade_apiserver.py": "at an API server",
@@ -31,7 +32,6 @@ NOT_TYPED = {
     "make venv": "Continuous integration runs it, since `make check` begins with it.",
     "make test": "Continuous integration runs it.",
     "make image": "Continuous integration runs it, since `make test` begins with it.",
-    "make try": "It takes minutes: tests/demo/test_trial.py plays its runs and both its kills.",
     "make demo": (
         "It takes minutes on a cluster of its own: tests/e2e/test_losses.py cuts the same power, "
         "tests/demo has its choice of a cluster, its checks and its picture."
@@ -52,7 +52,7 @@ class Execution(NamedTuple):
 
 def executions(text: str) -> list[Execution]:
     """Where a command is executed. Empty: nowhere."""
-    found = [Execution(where, file) for file, where in EXECUTORS.items() if text in _strings(file)]
+    found = [Execution(where, file) for file, where in EXECUTORS.items() if text in _typed(file)]
     if text in commands_of_cluster():
         found.append(Execution(EXECUTORS[CLUSTER], CLUSTER))
     return list(dict.fromkeys(found))
@@ -62,17 +62,14 @@ def executions(text: str) -> list[Execution]:
 def commands_of_cluster() -> tuple[str, ...]:
     """Commands of kubectl that no other test types, each once."""
     tests = [file for file in EXECUTORS if file.startswith("tests/")]
-    elsewhere = set[str]().union(*map(_strings, tests)) | NOT_TYPED.keys()
+    elsewhere = set[str]().union(*map(_typed, tests)) | NOT_TYPED.keys()
     found = dict.fromkeys(command.text for command in commands("kubectl"))
     return tuple(text for text in found if text not in elsewhere)
 
 
 @cache
-def _strings(file: str) -> frozenset[str]:
-    """The strings that a file of Python has."""
-    tree = ast.parse((ROOT / file).read_text())
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return frozenset(value for value in constants if isinstance(value, str))
+def _typed(file: str) -> frozenset[str]:
+    return typed_strings((ROOT / file).read_text())
 
 
 def described(command: Command) -> str:

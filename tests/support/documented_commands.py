@@ -53,13 +53,16 @@ def first_job(page: Path) -> str:
     return page.read_text().partition("```yaml\n")[2].partition("```")[0]
 
 
+def commands_of(page: Path) -> list[Command]:
+    """Each line of the blocks for a shell on a page."""
+    name = str(page.relative_to(ROOT))
+    return [Command(name, line, text) for line, text in _lines(page.read_text())]
+
+
 @cache
 def _all() -> tuple[Command, ...]:
-    return tuple(
-        Command(str(page.relative_to(ROOT)), line, text)
-        for page in (ROOT / "README.md", *_pages(), ROOT / "charts/regroup/README.md")
-        for line, text in _lines(page.read_text())
-    )
+    pages = (ROOT / "README.md", *_pages(), ROOT / "charts/regroup/README.md")
+    return tuple(command for page in pages for command in commands_of(page))
 
 
 def _pages() -> list[Path]:

@@ -20,11 +20,14 @@ from devcluster import binaries
 from devcluster.processes import cpu_seconds, memory_mib
 from regroup_trainer.protocol.job_status import MemberStatus
 from regroup_trainer.system.machine_address import free_port
-from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.chart import rendered_text
+from tests.support.kube_api import Api, Json, Namespace
 from tests.support.repeating import repeated
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+NAMESPACES = "REGROUP_OPERATOR_NAMESPACES"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/regroup-operator"
 
 
@@ -153,17 +156,18 @@ class OperatorProcess:
             return False
 
 
-def installed_operator(api: Api, folder: Path) -> OperatorProcess:
+def installed_operator(api: Api, folder: Path, *settings: str) -> OperatorProcess:
     """The operator under the service account of the chart, to be started. Its files are in
-    `folder`.
+    `folder`. Of `settings` of the chart, each `name=JSON`, it has the rights and the namespaces.
     """
     api.request("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE}})
-    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
-    rendered = run(
-        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
-    )
-    apply(api, "apply", "-f", "-", stdin=rendered)
-    return OperatorProcess(kubeconfig_of_release(api, folder), folder)
+    chart = list(yaml.safe_load_all(rendered_text(*settings)))
+    rights = [one for one in chart if one and one["kind"] in RIGHTS]
+    apply(api, "apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
+    (deployment,) = (one for one in chart if one and one["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    namespaces = {e["name"]: e["value"] for e in container["env"] if e["name"] == NAMESPACES}
+    return OperatorProcess(kubeconfig_of_release(api, folder), folder, namespaces)
 
 
 def kubeconfig_of_release(api: Api, folder: Path) -> Path:

@@ -9,6 +9,11 @@ import yaml
 
 from tests.support.kube_api import ROOT, Json
 
+SAMPLE_JOBS = tuple(
+    file
+    for file in sorted((ROOT / "manifests/samples").glob("*.yaml"))
+    if yaml.safe_load(file.read_text())["kind"] == "TrainingJob"
+)
 SMALLEST: Json = yaml.safe_load((ROOT / "manifests/samples/smallest.yaml").read_text())["spec"]
 VALID_JOB = """\
 apiVersion: regroup.dev/v1alpha1

@@ -136,6 +136,8 @@ def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, terminal: PageT
 
 
 def test_the_first_job_of_a_cluster_is_watched(server: ApiServer, terminal: PageTerminal) -> None:
+    claim = terminal.type("kubectl apply -f manifests/samples/shared-claim.yaml")
+    assert "persistentvolumeclaim/shared created" in claim
     apply = "kubectl apply -f manifests/samples/smallest.yaml"
     both = "kubectl apply -f manifests/samples/smallest.yaml && kubectl get trainingjobs -w"
     with terminal.running(both) as until:

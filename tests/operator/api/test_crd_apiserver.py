@@ -16,7 +16,7 @@ from regroup_operator.api.spec_reader import parse_spec
 from regroup_operator.api.support import unsupported
 from regroup_trainer.protocol.config import TrainingConfig
 from tests.support.kube_api import ROOT, Json, Namespace
-from tests.support.specs import SMALLEST, put
+from tests.support.specs import SAMPLE_JOBS, SMALLEST, put
 
 pytestmark = pytest.mark.apiserver
 
@@ -107,9 +107,7 @@ def test_the_smallest_job_is_accepted_as_printed(namespace: Namespace) -> None:
     assert answer.body["spec"] == SMALLEST, "the API server adds no defaults to it"
 
 
-@pytest.mark.parametrize(
-    "sample", sorted((ROOT / "manifests/samples").glob("*.yaml")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("sample", SAMPLE_JOBS, ids=lambda path: path.name)
 def test_every_sample_is_accepted_and_honoured_in_full(namespace: Namespace, sample: Path) -> None:
     spec = yaml.safe_load(sample.read_text())["spec"]
     answer = namespace.create(spec)

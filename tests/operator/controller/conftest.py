@@ -8,18 +8,8 @@ import pytest
 
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Api, Namespace
-from tests.support.operator_process import (
-    NODES,
-    Kubelets,
-    OperatorProcess,
-    installed_operator,
-    make_claim,
-    make_node,
-    member,
-)
-from tests.support.operator_simulation import make_coordinator_status
-from tests.support.specs import SMALLEST
-from tests.support.waiting import wait_until
+from tests.support.operator_process import Kubelets, OperatorProcess, installed_operator
+from tests.support.running_job import running_job
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +28,5 @@ def running(
     operator: OperatorProcess, namespace: Namespace
 ) -> Iterator[tuple[Kubelets, CoordinatorStub]]:
     """A job whose three workers run, as its coordinator reports."""
-    for node in NODES:
-        make_node(namespace.api, node)
-    make_claim(namespace)
-    assert namespace.create(SMALLEST).status == 201
-    kubelets = Kubelets(namespace)
-    wait_until("four pods", lambda: len(kubelets.pods()) == 4)
-    workers = [
-        kubelets.run(name, node)
-        for name, node in zip(sorted(kubelets.pods("worker")), NODES, strict=True)
-    ]
-    members = tuple(member(pod, rank) for rank, pod in enumerate(workers))
-    with CoordinatorStub(make_coordinator_status(members=members)) as stub:
-        kubelets.run("gpt-c1", "n1", stub.address)
-        wait_until("a running job", lambda: namespace.read()["status"].get("phase") == "Running")
-        yield kubelets, stub
+    with running_job(namespace) as running:
+        yield running
