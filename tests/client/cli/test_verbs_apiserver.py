@@ -369,17 +369,26 @@ def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
 
 
 def test_top_shows_the_metrics_of_this_second(server: ApiServer, gpt: Namespace) -> None:
-    metrics = 'trainingjob_step{trainingjob="gpt"} 131.0\n'
+    metrics = {
+        "gpt-w0-1": 'trainingjob_step{trainingjob="gpt"} 131.0\n',
+        "gpt-c1": 'trainingjob_world_size{trainingjob="gpt"} 2.0\n',
+    }
+    assert gpt.write_status(running_status(coordinatorTerm=1)).status == 200
 
-    def answers(_pod: str, _words: Sequence[str]) -> Played:
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics)}\r\n\r\n"
-        return head + metrics, "", SUCCESS
+    def answers(pod: str, _words: Sequence[str]) -> Played:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics[pod])}\r\n\r\n"
+        return head + metrics[pod], "", SUCCESS
 
     with played_node(server, f"node-{gpt.name}", answers):
-        make_pod(gpt, "gpt-w0-1", node=f"node-{gpt.name}", phase="Running")
+        for pod in metrics:
+            make_pod(gpt, pod, node=f"node-{gpt.name}", phase="Running")
         _, line = good(run(gpt, "top")).splitlines()
+        (row,) = json.loads(good(run(gpt, "top", "-o", "json")))["jobs"]
     assert line.split()[:3] == ["gpt", "Running", "131/500"]
+    assert line.split()[-4:-3] == ["2"], "ranks"
     assert line.split()[-1] == "live"
+    assert (row["name"], row["step"], row["ranks"], row["live"]) == ("gpt", 131, 2, True)
+    assert good(run(gpt, "top", "-o", "name")) == "trainingjob.regroup.dev/gpt\n"
 
 
 def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
