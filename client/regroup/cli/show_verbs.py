@@ -167,7 +167,7 @@ def watch_job(cluster: ChosenCluster, name: str, timeout: float | None) -> int:
     ),
 )
 @job_argument()
-@output_option()
+@output_option(wide="all events, not the newest 20 alone")
 @on_cluster
 def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     """Show all that is known of a job.
@@ -188,7 +188,8 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     if output in ("json", "yaml"):
         print_structured(described(job, events), output)
     else:
-        show(description_lines(job, events, _now(), width()))
+        wide = output == "wide"
+        show(description_lines(job, events, _now(), width(), wide=wide))
 
 
 @click.command(

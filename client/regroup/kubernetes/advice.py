@@ -136,8 +136,8 @@ WHILE_TRAINING: dict[str, Advice] = {
     REPEATED_FAILURES: Advice(
         "no",
         "mend what the last failure names; kubectl trainingjob logs NAME --failed has more. If all "
-        "were on one node (kubectl trainingjob describe NAME), cordon it. To keep the restarts "
-        "that are left: kubectl trainingjob suspend NAME",
+        "were on one node (kubectl trainingjob timeline NAME -o wide), cordon it. To keep the "
+        "restarts that are left: kubectl trainingjob suspend NAME",
     ),
     "Stragglers": Advice(
         "no",
