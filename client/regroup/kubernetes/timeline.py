@@ -156,8 +156,8 @@ def _names(shown: Timeline, columns: int) -> str:
 def _rows(shown: Timeline, width: int, wide: bool) -> list[str]:
     if not shown.recoveries:
         return []
-    header = ("TIME (UTC)", "GEN", "RANKS", "CAUSE", "DOWN", "LOST", "FROM")
-    header += ("POD", "NODE") if wide else ()
+    where = ("POD", "NODE") if wide else ()
+    header = ("TIME (UTC)", "GEN", "RANKS", "CAUSE", "DOWN", "LOST", "FROM", *where)
     first, *lines = table(header, [_row(recovery, wide) for recovery in shown.recoveries])
     rows = ["", first]
     for line, recovery in zip(lines, shown.recoveries, strict=True):
