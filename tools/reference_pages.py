@@ -220,7 +220,9 @@ def reason_page() -> str:
     lines += ["## While the job trains", ""]
     lines += _wrapped(
         "Condition `Degraded` is True for one of these, or for `VolumeUnavailable`, or "
-        "`Checkpointed` is False. `why` says of a missing worker what it says of its pod."
+        "`Checkpointed` is False. `why` says of a missing worker what it says of its pod. "
+        "`RepeatedFailures` holds between two tries too: three failures or hangs of the program "
+        "within half an hour."
     )
     lines += [""]
     for name, advice in WHILE_TRAINING.items():

@@ -136,7 +136,7 @@ CAUSES: tuple[Cause, ...] = (
         "The program meets a corrupt shard of its data: each time, it ends with a RuntimeError.",
         "The shard is repaired.",
         alert_strikes.program_fails("corrupt shard"),
-        words=("RuntimeError", "shard 7 of the data set is corrupt"),
+        words=("RepeatedFailures", "shard 7 of the data set is corrupt", "Heals: no"),
     ),
     Cause(
         "TrainingJobCoordinatorUnreachable",

@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             None,
             "The job trains on with two of its three workers, as its elasticPolicy allows.",
-            words=("gpt-demo trains, but", "2 of 3 workers", "node {node}"),
+            words=("gpt-demo trains, but", "2 of 3 workers", "bring node {node} back"),
             afterwards=("gpt-demo trains", "3/3 workers", "{node}"),
             heals=False,
             also=SLOW,

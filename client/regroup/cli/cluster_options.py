@@ -145,13 +145,16 @@ def cluster_of(chosen: dict[str, Any]) -> ChosenCluster:
     )
 
 
-def output_option(*, wide: str = "") -> Callable[[Function], Function]:
-    """-o; `wide` says what it adds."""
-    shown = "wide, json, yaml or name" + (f"; wide adds {wide}" if wide else "")
+def output_option(*, wide: str = "", without: str = "") -> Callable[[Function], Function]:
+    """-o; `wide` says what it adds, and is refused where it adds nothing. `without`: a form that
+    the verb refuses, too.
+    """
+    forms = [form for form in (*(["wide"] if wide else []), *FOR_PROGRAMS) if form != without]
+    shown = f"{', '.join(forms[:-1])} or {forms[-1]}" + (f"; wide adds {wide}" if wide else "")
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(["wide", "json", "yaml", "name"]),
+        type=click.Choice(forms),
         metavar="FORMAT",
         help=f"Output: {shown}.",
     )

@@ -6,7 +6,10 @@ import click
 
 from regroup.cli.cluster_options import Verb
 
-_VARIABLE = "_KUBECTL_TRAININGJOB_COMPLETE"
+VARIABLE = "_KUBECTL_TRAININGJOB_COMPLETE"
+"""By which a script asks for candidates. Click would take the space of `kubectl trainingjob` into
+its own name for it, which no shell can set.
+"""
 
 
 @click.command(
@@ -31,4 +34,4 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, shell
-    click.echo(kind(trainingjob, {}, "kubectl-trainingjob", _VARIABLE).source())
+    click.echo(kind(trainingjob, {}, "kubectl-trainingjob", VARIABLE).source())

@@ -12,6 +12,7 @@ from regroup.cli.cluster_options import (
     Verb,
     note,
     on_cluster,
+    output_option,
     print_structured,
     show,
     width,
@@ -38,8 +39,7 @@ IMAGE = "busybox:1.37"
     help="Where the operator is.",
 )  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before pods are created.")
-@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), metavar="FORMAT",
-              help="Output: json or yaml.")  # fmt: skip
+@output_option(without="name")
 @on_cluster
 def doctor(
     cluster: ChosenCluster,

@@ -70,7 +70,7 @@ def why(cluster: ChosenCluster, name: str, operator_namespace: str, output: str 
     ),
 )
 @job_argument()
-@output_option()
+@output_option(wide="pod and node of each recovery")
 @on_cluster
 def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     """Draw the generations and recoveries of a job.
@@ -84,7 +84,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     job = read_job(cluster.api.job(cluster.namespace, name))
     found = drawn(job, datetime.now(UTC))
     if not print_for_programs(found, output, job.resource_name):
-        show(timeline_lines(job, found, width()))
+        show(timeline_lines(job, found, width(), wide=output == "wide"))
 
 
 @click.command(
@@ -103,7 +103,9 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
 @click.option(
     "--since", type=DurationParameter(), metavar="TIME", help="Lines of that time only, such as 5m."
 )
-@output_option(wide="the pod to each line; json prints an object a line, name the pods")
+@output_option(
+    wide="the pod to each line; json prints an object a line, name the pods", without="yaml"
+)
 @on_cluster
 def logs(
     cluster: ChosenCluster,
@@ -125,7 +127,8 @@ def logs(
     from regroup.kubernetes.pod_record import PodRecord, read_pods
     from regroup.local.display import without_escapes
 
-    _refuse(output, follow)
+    if follow and output == "name":
+        refuse_for_programs("-f", output)
     api, namespace = cluster.api, cluster.namespace
 
     def look() -> tuple[JobRecord, list[PodRecord]]:
@@ -148,14 +151,6 @@ def logs(
         else read_logs(api, namespace, chosen, choice, query, note)
     )
     show(without_escapes(line) for line in lines)
-
-
-def _refuse(output: str | None, follow: bool) -> None:
-    """Raises click.UsageError for what cannot be printed of a log."""
-    if output == "yaml":
-        raise click.UsageError("-o yaml: a log has no end: use -o json, an object for each line")
-    if follow and output == "name":
-        refuse_for_programs("-f", output)
 
 
 def _in_form(choice: Choice, output: str | None) -> Choice:

@@ -16,7 +16,7 @@ from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
 from regroup.cli.checkpoint_verbs import export, list_checkpoints, verify
 from regroup.cli.cluster_options import Verb, cluster_flags
-from regroup.cli.completion_verb import completion
+from regroup.cli.completion_verb import VARIABLE, completion
 from regroup.cli.debug_verb import debug
 from regroup.cli.doctor_verb import doctor
 from regroup.cli.explain_verbs import logs, timeline, why
@@ -99,4 +99,4 @@ for verb in (list_checkpoints, verify, export):
 
 def main() -> None:
     """Run the command, as kubectl starts it."""
-    trainingjob(prog_name="kubectl trainingjob")
+    trainingjob(prog_name="kubectl trainingjob", complete_var=VARIABLE)

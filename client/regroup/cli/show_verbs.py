@@ -23,6 +23,7 @@ from regroup.cli.cluster_options import (
     print_for_programs,
     print_structured,
     refuse_for_programs,
+    resource_name,
     show,
     width,
 )
@@ -166,7 +167,7 @@ def watch_job(cluster: ChosenCluster, name: str, timeout: float | None) -> int:
     ),
 )
 @job_argument()
-@output_option()
+@output_option(wide="all events, not the newest 20 alone")
 @on_cluster
 def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     """Show all that is known of a job.
@@ -187,7 +188,8 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     if output in ("json", "yaml"):
         print_structured(described(job, events), output)
     else:
-        show(description_lines(job, events, _now(), width()))
+        wide = output == "wide"
+        show(description_lines(job, events, _now(), width(), wide=wide))
 
 
 @click.command(
@@ -203,36 +205,43 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     metavar="TIME",
     help="Pause between two looks.",
 )
-@output_option()
+@output_option(wide="samples/s, generation and time left")
 @on_cluster
 def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: str | None) -> None:
     """Show live how fast jobs train.
 
-    By the metrics of the worker with rank 0, which it reaches as `kubectl
-    port-forward` does. Else by the status, which is written at most every 30 s:
-    SEEN is its age. FAILED counts restarts. On a terminal it goes on until Ctrl-C;
-    elsewhere, and with -o, it looks once.
+    By the metrics of the coordinator and of the worker with rank 0, which it
+    reaches as `kubectl port-forward` does. Else by the status: SEEN is its age.
+    PHASE and FAILED, the restarts, are those of the status, which is written as
+    soon as they change. STEPS/S is the mean of the last 30 s, or what a script
+    reports. On a terminal it goes on until Ctrl-C; elsewhere, and with -o json,
+    yaml or name, it looks once.
     """
     from regroup.diagnosis.live_progress import with_live_progress
     from regroup.kubernetes.job_record import read_job
-    from regroup.kubernetes.top_table import Marks, first_marks, top_lines
+    from regroup.kubernetes.top_table import Marks, TopRow, recent_marks, top_lines, top_rows
 
     where = None if all_namespaces else cluster.namespace
-    first: Marks = {}
+    marks: Marks = {}
 
-    def look() -> list[str]:
-        nonlocal first
+    def look() -> list[TopRow]:
+        nonlocal marks
         found = [read_job(job) for job in cluster.api.jobs(where)]
         jobs, now_live = with_live_progress(cluster.api, found, _now())
-        first = first_marks(jobs, first)
-        return top_lines(jobs, first, now_live, _now(), with_namespace=all_namespaces)
+        marks = recent_marks(jobs, marks)
+        return top_rows(jobs, marks, now_live)
+
+    def lines() -> list[str]:
+        wide = output == "wide"
+        return top_lines(look(), _now(), with_namespace=all_namespaces, wide=wide)
 
     if output in FOR_PROGRAMS:
-        print_objects(cluster.api.jobs(where), output, one=False)
+        rows = look()
+        print_for_programs({"jobs": rows}, output, *(resource_name(row.name) for row in rows))
     elif sys.stdout.isatty():
-        live(look, max(interval, 1.0))
+        live(lines, max(interval, 1.0))
     else:
-        show(look())
+        show(lines())
 
 
 def live(look: Callable[[], list[str]], seconds: float) -> None:

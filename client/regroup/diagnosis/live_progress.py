@@ -1,5 +1,6 @@
-"""How far jobs are this second, as the agent of rank 0 exports it, and each worker, as the
-coordinator knows it. Statuses are up to 30 s old.
+"""How far jobs are this second, as the agent of rank 0 and the coordinator export it, and each
+worker, as the coordinator knows it. What changes with every step is up to 30 s old in statuses, and
+older where many jobs train.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from typing import Protocol
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord
 from regroup_operator.api import names
+from regroup_operator.api.status import ProgressStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import STEPS_PATH, WorkerSteps
+from regroup_trainer.protocol.ledger import Ledger
 
 SECONDS = 3.0
-"""What one job may take. One that takes longer is shown by its status."""
+"""What one pod may take. A job whose pods take longer is shown by its status."""
 AT_ONCE = 16
 _RATES = ("tokens_per_second", "samples_per_second")
 """A job has one of them."""
 _SERIES = re.compile(
-    rf"^trainingjob_(step|loss|{'|'.join(_RATES)})\{{[^}}]*\}} (\S+)$", re.MULTILINE
+    rf"^trainingjob_(step|loss|world_size|lost_work_seconds_total|{'|'.join(_RATES)})"
+    r"\{[^}]*\} (\S+)$",
+    re.MULTILINE,
+)
+_PHASES = re.compile(
+    r'^trainingjob_time_seconds_total\{[^}]*phase="(\w+)"[^}]*\} (\S+)$', re.MULTILINE
 )
 
 
@@ -39,7 +47,9 @@ class PortReader(Protocol):
 def with_live_progress(
     api: PortReader, jobs: Sequence[JobRecord], now: datetime
 ) -> tuple[list[JobRecord], set[tuple[str, str]]]:
-    """The jobs with the progress of this second where that can be had, and which these are."""
+    """The jobs with progress, ranks and goodput of this second where these can be had, and which
+    jobs these are. All else of a status is written as soon as it changes.
+    """
     if not jobs:
         return [], set()
     with ThreadPoolExecutor(min(AT_ONCE, len(jobs))) as threads:
@@ -69,20 +79,39 @@ def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
     pod = next((worker.pod for worker in job.status.workers if worker.rank == 0), None)
     if pod is None or not _trains(job):
         return None
+    coordinator = names.coordinator(job.name, job.status.coordinator_term)
     try:
-        text = api.get_of_pod(job.namespace, pod, AGENT_METRICS_PORT, "/metrics", SECONDS)
-        values = {name: float(value) for name, value in _SERIES.findall(text)}
-        step = int(values["step"])
+        of_rank_0 = api.get_of_pod(job.namespace, pod, AGENT_METRICS_PORT, "/metrics", SECONDS)
+        of_job = api.get_of_pod(job.namespace, coordinator, COORDINATOR_PORT, "/metrics", SECONDS)
+        changes = {"progress": _progress(job, of_rank_0, now), **_ranks_and_goodput(job, of_job)}
     except (ClusterError, ValueError, OverflowError, KeyError):
         return None
+    return replace(job, status=job.status.model_copy(update=changes))
+
+
+def _progress(job: JobRecord, metrics: str, now: datetime) -> ProgressStatus:
+    values = _values(metrics)
     changes = {
-        "step": max(0, step),
+        "step": max(0, int(values["step"])),
         "loss": _finite(values.get("loss")),
         **{rate: _finite(values.get(rate)) for rate in _RATES},
         "updated_time": format_time(now),
     }
-    progress = job.status.progress.model_copy(update=changes)
-    return replace(job, status=job.status.model_copy(update={"progress": progress}))
+    return job.status.progress.model_copy(update=changes)
+
+
+def _ranks_and_goodput(job: JobRecord, metrics: str) -> dict[str, object]:
+    values = _values(metrics)
+    account = Ledger(
+        seconds={phase: float(value) for phase, value in _PHASES.findall(metrics)},
+        lost_work_seconds=values.get("lost_work_seconds_total", 0.0),
+    )
+    goodput = job.status.goodput.model_copy(update={"ratio": account.goodput_ratio})
+    return {"world_size": max(0, int(values["world_size"])), "goodput": goodput}
+
+
+def _values(metrics: str) -> dict[str, float]:
+    return {name: float(value) for name, value in _SERIES.findall(metrics)}
 
 
 def _finite(value: float | None) -> float | None:

@@ -5,6 +5,7 @@ docs/concepts/waiting.md says more, and has the reasons under the same three hea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from regroup_trainer.protocol.waiting_reasons import WaitingReason as Reason
@@ -17,6 +18,9 @@ HEALS: dict[Heals, str] = {
 }
 WORKERS_MISSING = "WorkersMissing"
 """The reason of a job that trains with fewer workers than are wanted."""
+REPEATED_FAILURES = "RepeatedFailures"
+"""The reason of a job whose program fails again and again, whether it trains at the moment or not.
+"""
 
 _SUSPENDED = " changes only while the job is suspended: kubectl trainingjob suspend NAME"
 
@@ -129,6 +133,12 @@ WHILE_TRAINING: dict[str, Advice] = {
         "look at the pods that do not run: kubectl get pods -l regroup.dev/job=NAME; each takes "
         "part as soon as it does",
     ),
+    REPEATED_FAILURES: Advice(
+        "no",
+        "mend what the last failure names; kubectl trainingjob logs NAME --failed has more. If all "
+        "were on one node (kubectl trainingjob timeline NAME -o wide), cordon it. To keep the "
+        "restarts that are left: kubectl trainingjob suspend NAME",
+    ),
     "Stragglers": Advice(
         "no",
         "check that rank's GPU and node; to move the rank, cordon the node and delete its pod: no "
@@ -147,9 +157,20 @@ WHILE_TRAINING: dict[str, Advice] = {
 _ELSE = Advice("maybe", "read the message, and the events of the job and its pods")
 
 
-def advice(reason: str, job: str) -> Advice:
-    """What follows from a reason; a general advice for one of another release."""
+def advice(reason: str, job: str, lost_nodes: Sequence[str] = ()) -> Advice:
+    """What follows from a reason; a general advice for one of another release. A pod without a node
+    waits for those that its job has lost.
+    """
+    if reason == Reason.Unschedulable.name and lost_nodes:
+        return Advice("no", _bring_back(lost_nodes))
     known = Reason.__members__.get(reason)
     found = WHILE_WAITING[known] if known is not None else WHILE_TRAINING.get(reason, _ELSE)
     heals, what_to_do = found
     return Advice(heals, what_to_do.replace("NAME", job))
+
+
+def _bring_back(nodes: Sequence[str]) -> str:
+    them = f"node {nodes[0]}" if len(nodes) == 1 else "one of the nodes that do not respond"
+    look = f"kubectl describe node {nodes[0]}"
+    takes_part = "the worker takes part as soon as it has a node"
+    return f"bring {them} back ({look}), or add another one: {takes_part}"

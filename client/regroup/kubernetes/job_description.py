@@ -44,16 +44,21 @@ def describe(job: JobRecord, events: Sequence[EventRecord]) -> Description:
 
 
 def description_lines(
-    job: JobRecord, events: Sequence[EventRecord], now: datetime, width: int
+    job: JobRecord,
+    events: Sequence[EventRecord],
+    now: datetime,
+    width: int,
+    *,
+    wide: bool = False,
 ) -> list[str]:
-    """The description for a person."""
+    """The description for a person; `wide`: with all events."""
     sections = {
         "": _head(job, now, width),
         "Time (goodput)": _ledger(job),
         "Conditions": _conditions(job, now, width),
         "Recoveries": _recoveries(job, now, width),
         "Workers": worker_table(job, {}),
-        "Events": event_lines(events[:EVENTS_SHOWN], now, width),
+        "Events": event_lines(events[: None if wide else EVENTS_SHOWN], now, width),
     }
     lines: list[str] = []
     for title, body in sections.items():

@@ -30,6 +30,9 @@ class DrawnRecovery:
     generation: str
     ranks: str
     cause: str
+    pod: str
+    """The first one lost; empty where none was."""
+    node: str
     restored_from: str
     lost_steps: int | None
     down_seconds: float | None
@@ -87,6 +90,8 @@ def _recovery(one: RecoveryStatus) -> DrawnRecovery | None:
         generation=one.generation,
         ranks=ranks_changed(one),
         cause=one.cause,
+        pod=one.pod,
+        node=one.node,
         restored_from=one.restored_from,
         lost_steps=one.lost_steps,
         down_seconds=one.down_seconds,
@@ -94,8 +99,8 @@ def _recovery(one: RecoveryStatus) -> DrawnRecovery | None:
     )
 
 
-def timeline_lines(job: JobRecord, shown: Timeline, width: int) -> list[str]:
-    """The drawing, its legend, and a row for each recovery."""
+def timeline_lines(job: JobRecord, shown: Timeline, width: int, *, wide: bool = False) -> list[str]:
+    """The drawing, its legend, and a row for each recovery; `wide` adds its pod and node."""
     span = (shown.end - shown.start).total_seconds()
     marks = count(len(shown.recoveries), "recovery", "recoveries")
     what = f"the last {marks}" if shown.is_cut else marks
@@ -104,7 +109,7 @@ def timeline_lines(job: JobRecord, shown: Timeline, width: int) -> list[str]:
         "",
         *_drawing(shown, width),
         f"{TRAINS} trains or starts   {STOPPED} recovery   {WAITS} waits",
-        *_rows(shown, width),
+        *_rows(shown, width, wide),
     ]
 
 
@@ -148,19 +153,20 @@ def _names(shown: Timeline, columns: int) -> str:
     return line
 
 
-def _rows(shown: Timeline, width: int) -> list[str]:
+def _rows(shown: Timeline, width: int, wide: bool) -> list[str]:
     if not shown.recoveries:
         return []
-    header = ("TIME (UTC)", "GEN", "RANKS", "CAUSE", "DOWN", "LOST", "FROM")
-    first, *lines = table(header, [_row(recovery) for recovery in shown.recoveries])
+    where = ("POD", "NODE") if wide else ()
+    header = ("TIME (UTC)", "GEN", "RANKS", "CAUSE", "DOWN", "LOST", "FROM", *where)
+    first, *lines = table(header, [_row(recovery, wide) for recovery in shown.recoveries])
     rows = ["", first]
     for line, recovery in zip(lines, shown.recoveries, strict=True):
         rows += [line, *paragraph(recovery.message, width, "    ")]
     return rows
 
 
-def _row(recovery: DrawnRecovery) -> Sequence[str]:
-    lost = recovery.lost_steps
+def _row(recovery: DrawnRecovery, wide: bool) -> Sequence[str]:
+    lost, where = recovery.lost_steps, (recovery.pod or NOTHING, recovery.node or NOTHING)
     return (
         clock(recovery.time),
         recovery.generation or NOTHING,
@@ -169,4 +175,5 @@ def _row(recovery: DrawnRecovery) -> Sequence[str]:
         short_seconds(recovery.down_seconds),
         NOTHING if lost is None else str(lost),
         recovery.restored_from,
+        *(where if wide else ()),
     )

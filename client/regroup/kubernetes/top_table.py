@@ -3,79 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from regroup.kubernetes.job_record import JobRecord, time_of
-from regroup.kubernetes.quantities import NOTHING, age, percent
+from regroup.kubernetes.quantities import NOTHING, age, duration, percent
 from regroup.kubernetes.text_tables import table
 
+WINDOW = timedelta(seconds=30)
+"""Speeds are means over that long, or over two statuses that are further apart."""
+_LONGEST_SECONDS = 1e9
+"""A status may hold any speed."""
 Mark = tuple[int, datetime]
 """A step, and when it was made."""
-Marks = Mapping[tuple[str, str], Mark]
-"""Namespace and name of a job -> a mark of it."""
+Marks = Mapping[tuple[str, str], tuple[Mark, ...]]
+"""Namespace and name of a job -> its marks of the last moments, the oldest first."""
 _HEADER = (
     "NAME", "PHASE", "STEP", "STEPS/S", "TOKENS/S", "LOSS", "RANKS", "FAILED", "GOODPUT", "SEEN",
 )  # fmt: skip
+_WIDE = ("SAMPLES/S", "GENERATION", "LEFT")
 
 
-def first_marks(jobs: Sequence[JobRecord], former: Marks) -> dict[tuple[str, str], Mark]:
-    """The first step of each job that was seen while it trained without a pause."""
+@dataclass(frozen=True)
+class TopRow:
+    """One job, as `top -o json` shows it."""
+
+    namespace: str
+    name: str
+    phase: str
+    step: int
+    total_steps: int
+    steps_per_second: float | None
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    loss: float | None
+    ranks: int
+    restarts: int
+    goodput: float
+    generation: str | None
+    remaining_seconds: float | None
+    live: bool
+    """Whether its metrics were read. Else all is as old as its status."""
+    status_time: datetime | None
+
+
+def recent_marks(
+    jobs: Sequence[JobRecord], former: Marks
+) -> dict[tuple[str, str], tuple[Mark, ...]]:
+    """The marks of each job that trains, with that of this look. A pause of the training, and steps
+    that are done again, begin a new measurement.
+    """
     found = {}
     for job in jobs:
         key, time = (job.namespace, job.name), time_of(job.status.progress.updated_time)
-        if time is not None and job.phase in ("Running", "Resizing"):
-            found[key] = former.get(key) or (job.status.progress.step, time)
+        if time is not None and _trains(job):
+            found[key] = _with_mark(former.get(key, ()), (job.status.progress.step, time))
     return found
 
 
-def steps_per_second(job: JobRecord, first: Mark | None) -> float | None:
-    """As a script reports it; else since the first mark. None while that is unknown."""
-    progress = job.status.progress
-    if job.phase not in ("Running", "Resizing"):
+def _with_mark(marks: tuple[Mark, ...], newest: Mark) -> tuple[Mark, ...]:
+    if not marks or newest[0] < marks[-1][0]:
+        return (newest,)
+    if newest[1] <= marks[-1][1]:
+        return marks
+    marks = (*marks, newest)
+    while len(marks) > 2 and newest[1] - marks[1][1] >= WINDOW:
+        marks = marks[1:]
+    return marks
+
+
+def steps_per_second(job: JobRecord, marks: Sequence[Mark]) -> float | None:
+    """As a script reports it; else by its marks. None while that is unknown."""
+    if not _trains(job):
         return None
-    if progress.steps_per_second:
-        return progress.steps_per_second
-    time = time_of(progress.updated_time)
-    if first is None or time is None or time <= first[1] or progress.step <= first[0]:
+    if job.status.progress.steps_per_second:
+        return job.status.progress.steps_per_second
+    if len(marks) < 2:
         return None
-    return (progress.step - first[0]) / (time - first[1]).total_seconds()
+    (first, since), (last, until) = marks[0], marks[-1]
+    return (last - first) / (until - since).total_seconds()
+
+
+def top_rows(
+    jobs: Sequence[JobRecord], marks: Marks, live: Collection[tuple[str, str]]
+) -> list[TopRow]:
+    """What is known of each job; `live`: the jobs whose metrics were read."""
+    return [
+        _row(job, marks.get((job.namespace, job.name), ()), (job.namespace, job.name) in live)
+        for job in jobs
+    ]
+
+
+def _row(job: JobRecord, marks: Sequence[Mark], live: bool) -> TopRow:
+    status, progress, trains = job.status, job.status.progress, _trains(job)
+    speed, left = steps_per_second(job, marks), progress.total_steps - progress.step
+    return TopRow(
+        namespace=job.namespace,
+        name=job.name,
+        phase=job.phase,
+        step=progress.step,
+        total_steps=progress.total_steps,
+        steps_per_second=speed,
+        tokens_per_second=(progress.tokens_per_second or None) if trains else None,
+        samples_per_second=(progress.samples_per_second or None) if trains else None,
+        loss=progress.loss,
+        ranks=status.world_size,
+        restarts=status.restart_count,
+        goodput=status.goodput.ratio,
+        generation=status.rendezvous_generation,
+        remaining_seconds=min(left / speed, _LONGEST_SECONDS)
+        if speed and left > 0
+        else progress.remaining_seconds,
+        live=live,
+        status_time=job.status_time,
+    )
 
 
 def top_lines(
-    jobs: Sequence[JobRecord],
-    first: Marks,
-    live: Collection[tuple[str, str]],
-    now: datetime,
-    *,
-    with_namespace: bool,
+    rows: Sequence[TopRow], now: datetime, *, with_namespace: bool, wide: bool
 ) -> list[str]:
     """The table; FAILED counts restarts, SEEN is the age of the status, or `live`."""
-    header = (("NAMESPACE",) if with_namespace else ()) + _HEADER
-    rows = [
-        ((job.namespace,) if with_namespace else ())
-        + _row(job, first.get((job.namespace, job.name)), _seen(job, live, now))
-        for job in jobs
+    header = (("NAMESPACE",) if with_namespace else ()) + _HEADER + (_WIDE if wide else ())
+    lines = [
+        ((row.namespace,) if with_namespace else ())
+        + _cells(row, now)
+        + (_more(row) if wide else ())
+        for row in rows
     ]
-    return table(header, rows, gap="  ")
+    return table(header, lines, gap="  ")
 
 
-def _seen(job: JobRecord, live: Collection[tuple[str, str]], now: datetime) -> str:
-    return "live" if (job.namespace, job.name) in live else age(job.status_time, now)
-
-
-def _row(job: JobRecord, first: Mark | None, seen: str) -> tuple[str, ...]:
-    status, progress = job.status, job.status.progress
-    speed = steps_per_second(job, first)
-    tokens = progress.tokens_per_second if job.phase in ("Running", "Resizing") else None
+def _cells(row: TopRow, now: datetime) -> tuple[str, ...]:
     return (
-        job.name,
-        job.phase,
-        f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step),
-        NOTHING if speed is None else f"{speed:.3g}",
-        NOTHING if not tokens else f"{tokens:,.0f}",
-        NOTHING if progress.loss is None else f"{progress.loss:.4g}",
-        str(status.world_size),
-        str(status.restart_count),
-        percent(status.goodput.ratio),
-        seen,
+        row.name,
+        row.phase,
+        f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step),
+        NOTHING if row.steps_per_second is None else f"{row.steps_per_second:.3g}",
+        NOTHING if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
+        NOTHING if row.loss is None else f"{row.loss:.4g}",
+        str(row.ranks),
+        str(row.restarts),
+        percent(row.goodput),
+        "live" if row.live else age(row.status_time, now),
     )
+
+
+def _more(row: TopRow) -> tuple[str, ...]:
+    samples = row.samples_per_second
+    return (
+        NOTHING if samples is None else f"{samples:,.0f}",
+        row.generation or NOTHING,
+        duration(row.remaining_seconds),
+    )
+
+
+def _trains(job: JobRecord) -> bool:
+    return job.phase in ("Running", "Resizing")

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from regroup.kubernetes import job_summary
-from regroup.kubernetes.advice import HEALS, WORKERS_MISSING, advice
+from regroup.kubernetes.advice import HEALS, REPEATED_FAILURES, WORKERS_MISSING, advice
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.own_judgement import own_judgement, reason_of_missing
@@ -166,11 +166,18 @@ def _by_the_operator(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         reason, message = fault
     else:
         reason, message = ready.reason, ready.message or job.status.message
-    cause = None
-    if reason == WORKERS_MISSING:
-        cause = reason_of_missing(scene.pods, scene.quotas)
-    found = advice(cause or reason, job.name)
+        if advice(reason, job.name).heals != "no":  # it waits for the next try, which fails as well
+            reason, message = _repeated_failures(job) or (reason, message)
+    cause = reason_of_missing(scene.pods, scene.quotas) if reason == WORKERS_MISSING else reason
+    found = advice(cause or reason, job.name, job.status.suspected_nodes)
     return reason, message, HEALS[found.heals], found.what_to_do
+
+
+def _repeated_failures(job: JobRecord) -> tuple[str, str] | None:
+    degraded = job.status.condition("Degraded")
+    if degraded is None or (degraded.status, degraded.reason) != ("True", REPEATED_FAILURES):
+        return None
+    return degraded.reason, degraded.message
 
 
 def _not_observed(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
@@ -216,6 +223,7 @@ def _evidence(scene: Scene, message: str, now: datetime) -> Iterator[str]:
     if job.unreadable:
         yield f"status: cannot be read: {', '.join(job.unreadable)} (another release wrote it)"
     yield from _conditions(job, message)
+    yield from _hindrance(job, message)
     yield from _last_recovery(job, now)
     yield from _pods(scene.pods, now)
     for node in scene.nodes:
@@ -226,12 +234,23 @@ def _evidence(scene: Scene, message: str, now: datetime) -> Iterator[str]:
 
 
 def _conditions(job: JobRecord, message: str) -> Iterator[str]:
-    """What they add to the message, or to the condition Ready, which it may be of."""
-    ready = job.status.condition("Ready")
-    said = f"{message}\n{ready.message if ready is not None else ''}"
+    """What each adds to the message and to those before it. What is wrong with a job that does not
+    train is that of Ready, unless it fails again and again.
+    """
+    ready, said = job.status.condition("Ready"), message
+    if _repeated_failures(job) is None and ready is not None:
+        said += f"\n{ready.message}"
     for condition in notable(job.status.conditions):
-        if condition.type != "Ready" and _sentence(condition.message) not in said:
+        if _sentence(condition.message) not in said:
+            said += f"\n{condition.message}"
             yield f"condition {job_summary.condition_sentence(condition)}"
+
+
+def _hindrance(job: JobRecord, message: str) -> Iterator[str]:
+    """What disturbs a job that trains, beside the fault that its message is about."""
+    doing, _, why = job.status.message.partition("; ")
+    if job.status.holds("Ready") and why and why not in message and doing not in message:
+        yield f"status: {why}"
 
 
 def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from regroup_operator.api.status import Condition, ConditionType
-from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.launchers import launcher_of
-from regroup_operator.decide.plan import MESSAGE_LIMIT
+from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
 from regroup_operator.decide.waiting import (
     JobView,
     find_waiting,
@@ -39,7 +40,7 @@ def conditions(view: JobView, now: datetime) -> tuple[Condition, ...]:
         "Scheduled": _scheduled(view),
         "Running": _running(view),
         "Progressing": _progressing(view),
-        "Degraded": _degraded(view),
+        "Degraded": _degraded(view, now),
         "Checkpointed": _checkpointed(view),
         "Suspended": _SUSPENDED[view.context.suspension],
         "Complete": _complete(view),
@@ -86,7 +87,7 @@ def _scheduled(view: JobView) -> ConditionValue:
     placed = len([pod for pod in workers if pod.alive and pod.node])
     if view.context.outcome or view.context.suspension == "suspended":
         return ConditionValue("False", "NoPods", "no pods are wanted")
-    if unplaced := unschedulable_message(view.observed):
+    if unplaced := unschedulable_message(view.observed, view.status):
         return ConditionValue("False", "Unschedulable", unplaced)
     if placed < wanted:
         missing = f"{placed} of {wanted} workers have a node"
@@ -111,11 +112,14 @@ def _progressing(view: JobView) -> ConditionValue:
     return ConditionValue("True", phase, f"the job is {phase}")
 
 
-def _degraded(view: JobView) -> ConditionValue:
+def _degraded(view: JobView, now: datetime) -> ConditionValue:
     status, job = view.status, view.job
     inactive = view.context.outcome or view.context.suspension == "suspended"
-    if inactive or status.rendezvous_generation is None or not isinstance(job, Job):
+    if inactive or not isinstance(job, Job):
         return ConditionValue("False", "NotActive", "the job does not train")
+    failures = _repeated_failures(job, view, now)
+    if status.rendezvous_generation is None:
+        return failures or ConditionValue("False", "NotActive", "the job does not train")
     former, report = status.condition("Degraded"), view.observed.coordinator.status
     if report is None and former is not None and former.reason in _OF_COORDINATORS:
         return ConditionValue(former.status, former.reason, former.message)
@@ -125,6 +129,8 @@ def _degraded(view: JobView) -> ConditionValue:
         return ConditionValue("False", "NotActive", "the job does not train")
     if stall := _stall(report):
         return ConditionValue("True", "NoProgress", stall)
+    if failures:
+        return failures
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         hindrance = view.context.hindrance
@@ -139,6 +145,49 @@ def _degraded(view: JobView) -> ConditionValue:
         text = f"all wait for the slowest: {slow} than the median rank"
         return ConditionValue("True", "Stragglers", text)
     return ConditionValue("False", "AllWorkers", f"workers taking part: {status.ready_replicas}")
+
+
+FAILURES = 3
+FAILURES_WITHIN = timedelta(minutes=30)
+"""So many failures within that time are no accident: the alert TrainingJobCrashLooping has the same
+bounds.
+"""
+
+
+def _repeated_failures(job: Job, view: JobView, now: datetime) -> ConditionValue | None:
+    """How often the program failed, what is left of its budget, and why it failed last; None where
+    that was rare. Each try may train for a moment, so that the job is Ready again and again.
+    """
+    failures = [
+        recovery
+        for recovery in view.status.recoveries
+        if recovery.cause in ("application", "hang")
+        and now - parse_time(recovery.time) < FAILURES_WITHIN
+    ]
+    if len(failures) < FAILURES:
+        return None
+    more = " or more" if len(failures) == RECOVERIES_KEPT else ""
+    since = f"{len(failures)} failures of the program{more} since {failures[0].time}"
+    budgets = ", ".join(_budgets(job, view, {failure.cause for failure in failures}))
+    last = f"the last one: {failures[-1].message.partition(chr(10))[0]}"
+    text = "; ".join(filter(None, (since, budgets, last)))
+    return ConditionValue("True", "RepeatedFailures", text)
+
+
+def _budgets(job: Job, view: JobView, causes: set[str]) -> Iterator[str]:
+    """What is left of the budgets that these failures are charged to. Agents of torchrun count for
+    themselves.
+    """
+    policy, used = job.policies.restart, view.status.restarts
+    if not launcher_of(job).has_coordinator:
+        return
+    for cause, limit, count, what, field in (
+        ("application", policy.max_restarts, used.application, "restarts", "maxRestarts"),
+        ("hang", policy.max_hang_restarts, used.hang, "restarts after a hang", "maxHangRestarts"),
+    ):
+        if cause in causes and limit >= 0:
+            left = max(0, limit - count)
+            yield f"{left} of {limit} {what} are left (restartPolicy.{field})"
 
 
 _OF_COORDINATORS = ("VolumeUnavailable", "NoProgress")

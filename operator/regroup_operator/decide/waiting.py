@@ -82,7 +82,7 @@ def missing_worker(view: JobView) -> str:
     at_work = _uids_at_work(view)
     missing = (n for n in range(job.size.replicas) if n not in live or live[n].uid not in at_work)
     index = next(missing, None)
-    if text := unschedulable_message(view.observed):
+    if text := unschedulable_message(view.observed, status):
         return text
     if index is None:
         return ""
@@ -257,20 +257,31 @@ def _starting(view: JobView) -> Waiting | None:
 
 
 def _unschedulable(view: JobView) -> Waiting | None:
-    text = unschedulable_message(view.observed)
+    text = unschedulable_message(view.observed, view.status)
     return Waiting.of(WaitingReason.Unschedulable, text) if text else None
 
 
-def unschedulable_message(observed: Observed) -> str:
-    """A pod that the scheduler cannot place, and why; empty when there is none."""
+def unschedulable_message(observed: Observed, status: TrainingJobStatus) -> str:
+    """A pod that the scheduler cannot place, and why; empty when there is none. The scheduler
+    speaks of the nodes that are left: one that is lost goes before its words.
+    """
     pod = next((pod for pod in observed.pods if pod.alive and pod.unschedulable), None)
     if pod is None:
         return ""
     text = f"pod {pod.name} cannot be scheduled: {pod.unschedulable}"
-    if not pod.excluded_nodes:
-        return text
-    nodes = ", ".join(pod.excluded_nodes[:NODES_SHOWN])
-    return f"{text} (the job avoids {nodes}: see status.excludedNodes and status.suspectedNodes)"
+    lost = [name for name in pod.excluded_nodes if name in status.suspected_nodes]
+    failing = [name for name in pod.excluded_nodes if name not in lost]
+    if failing:
+        nodes = ", ".join(failing[:NODES_SHOWN])
+        text = f"{text} (the job avoids {nodes}: see status.excludedNodes)"
+    return f"{_lost_nodes(lost)}; {text}" if lost else text
+
+
+def _lost_nodes(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"node {names[0]} does not respond (bring it back, or add another one)"
+    nodes = ", ".join(names[:NODES_SHOWN])
+    return f"nodes {nodes} do not respond (bring them back, or add others)"
 
 
 def _backoff(view: JobView) -> Waiting | None:

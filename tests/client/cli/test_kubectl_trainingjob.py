@@ -113,6 +113,19 @@ def test_every_verb_that_has_a_result_has_an_output_for_programs() -> None:
     assert without == {"ui", "checkpoint", "completion"}
 
 
+def test_wide_is_taken_where_the_help_says_what_it_adds_alone() -> None:
+    taken = {}
+    for name, command in {**trainingjob.commands, **checkpoint.commands}.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name == "output":
+                assert isinstance(parameter.type, click.Choice)
+                taken[name] = "wide" in parameter.type.choices
+                assert ("; wide adds " in (parameter.help or "")) == taken[name], name
+    assert {name for name, wide in taken.items() if wide} == {
+        "get", "status", "describe", "logs", "timeline", "top", "debug", "bundle", "list",
+    }  # fmt: skip
+
+
 def test_without_the_extra_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "regroup_trainer.protocol.extras.importlib.util.find_spec", lambda name: None
@@ -149,7 +162,9 @@ def test_a_name_may_be_written_as_kubectl_prints_it() -> None:
         (("get", "gpt", "-A"), "give names, or -A and -l"),
         (("status", "gpt", "-w", "-o", "json"), "leave out -o json"),
         (("status", "gpt", "-w", "--timeout", "soon"), "write 30s, 5m or 1h"),
-        (("logs", "gpt", "-o", "yaml"), "use -o json, an object for each line"),
+        (("logs", "gpt", "-o", "yaml"), "'yaml' is not one of 'wide', 'json', 'name'"),
+        (("doctor", "-o", "name"), "'name' is not one of 'json', 'yaml'"),
+        (("why", "gpt", "-o", "wide"), "'wide' is not one of 'json', 'yaml', 'name'"),
         (("logs", "gpt", "-f", "-o", "name"), "-f prints lines: leave out -o name"),
         (("submit", "gpt", "--model", "gpt:1m", "--wait", "-o", "json"), "leave out -o json"),
         (("scale", "gpt"), "--replicas"),

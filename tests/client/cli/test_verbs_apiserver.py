@@ -25,6 +25,7 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.converting.inline_code import code_map, mount_code
+from regroup.kubernetes.job_description import EVENTS_SHOWN
 from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
@@ -95,6 +96,36 @@ def test_get_for_programs_is_what_kubectl_prints(gpt: Namespace) -> None:
     assert "managedFields" not in one["metadata"]
     several = yaml.safe_load(good(run(gpt, "get", "-o", "yaml")))
     assert (several["kind"], several["items"]) == ("List", [one])
+
+
+SHOWING = ("get", "status", "describe", "why", "timeline", "top")
+CHANGING = (
+    ("scale", "gpt", "--replicas", "3", "--dry-run"),
+    ("suspend", "gpt", "--dry-run"),
+    ("resume", "gpt", "--dry-run"),
+)
+
+
+@pytest.mark.parametrize(
+    "call", [*((verb, *(("gpt",) if verb != "top" else ())) for verb in SHOWING), *CHANGING]
+)
+def test_each_form_of_output_is_what_it_says(gpt: Namespace, call: tuple[str, ...]) -> None:
+    for number in range(EVENTS_SHOWN + 1):
+        make_event(gpt, f"Event{number}", "happens", "TrainingJob", "gpt")
+
+    def printed(*form: str, code: int = 0) -> str:
+        done = run(gpt, *call, *form)
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.output
+
+    as_json, as_yaml = json.loads(printed("-o", "json")), yaml.safe_load(printed("-o", "yaml"))
+    assert as_json
+    assert as_json.keys() == as_yaml.keys()
+    assert printed("-o", "name") == "trainingjob.regroup.dev/gpt\n"
+    if call[0] in SHOWING and call[0] != "why":
+        assert len(printed("-o", "wide")) > len(printed())
+    else:
+        assert "'wide' is not one of" in printed("-o", "wide", code=2)
 
 
 def test_a_job_that_is_deep_hides_no_other(gpt: Namespace) -> None:
@@ -369,17 +400,26 @@ def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
 
 
 def test_top_shows_the_metrics_of_this_second(server: ApiServer, gpt: Namespace) -> None:
-    metrics = 'trainingjob_step{trainingjob="gpt"} 131.0\n'
+    metrics = {
+        "gpt-w0-1": 'trainingjob_step{trainingjob="gpt"} 131.0\n',
+        "gpt-c1": 'trainingjob_world_size{trainingjob="gpt"} 2.0\n',
+    }
+    assert gpt.write_status(running_status(coordinatorTerm=1)).status == 200
 
-    def answers(_pod: str, _words: Sequence[str]) -> Played:
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics)}\r\n\r\n"
-        return head + metrics, "", SUCCESS
+    def answers(pod: str, _words: Sequence[str]) -> Played:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics[pod])}\r\n\r\n"
+        return head + metrics[pod], "", SUCCESS
 
     with played_node(server, f"node-{gpt.name}", answers):
-        make_pod(gpt, "gpt-w0-1", node=f"node-{gpt.name}", phase="Running")
+        for pod in metrics:
+            make_pod(gpt, pod, node=f"node-{gpt.name}", phase="Running")
         _, line = good(run(gpt, "top")).splitlines()
+        (row,) = json.loads(good(run(gpt, "top", "-o", "json")))["jobs"]
     assert line.split()[:3] == ["gpt", "Running", "131/500"]
+    assert line.split()[-4:-3] == ["2"], "ranks"
     assert line.split()[-1] == "live"
+    assert (row["name"], row["step"], row["ranks"], row["live"]) == ("gpt", 131, 2, True)
+    assert good(run(gpt, "top", "-o", "name")) == "trainingjob.regroup.dev/gpt\n"
 
 
 def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:

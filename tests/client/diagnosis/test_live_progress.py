@@ -17,35 +17,62 @@ trainingjob_loss{LABELS} 2.5
 trainingjob_tokens_per_second{LABELS} NaN
 trainingjob_rank_step{{rank="0"}} 7.0
 """
+OF_COORDINATOR = """\
+trainingjob_world_size{namespace="team",trainingjob="gpt"} 2.0
+trainingjob_time_seconds_total{namespace="team",phase="step",trainingjob="gpt"} 80.0
+trainingjob_time_seconds_total{namespace="team",phase="rendezvous",trainingjob="gpt"} 20.0
+trainingjob_lost_work_seconds_total{namespace="team",trainingjob="gpt"} 10.0
+"""
+TRAINING = job_record(running_status(coordinatorTerm=3))
 
 
 class PlayedPorts:
-    """Answers with a text, or an error."""
+    """Each pod answers with a text, or an error."""
 
-    def __init__(self, answer: str | ClusterError = METRICS) -> None:
-        self.answer = answer
+    def __init__(
+        self,
+        answer: str | ClusterError = METRICS,
+        of_coordinator: str | ClusterError = OF_COORDINATOR,
+    ) -> None:
+        self.answers = {8472: answer, 8471: of_coordinator}
         self.asked: list[tuple[str, str, int, str]] = []
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         self.asked.append((namespace, pod, port, path))
-        if isinstance(self.answer, ClusterError):
-            raise self.answer
-        return self.answer
+        answer = self.answers[port]
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
 
 
 def test_the_worker_with_rank_0_says_how_far_the_job_is() -> None:
     ports = PlayedPorts()
-    (job,), live = with_live_progress(ports, [job_record(running_status())], NOW)
-    assert ports.asked == [("team", "gpt-w0-1", 8472, "/metrics")]
+    (job,), live = with_live_progress(ports, [TRAINING], NOW)
+    assert ports.asked == [
+        ("team", "gpt-w0-1", 8472, "/metrics"),
+        ("team", "gpt-c3", 8471, "/metrics"),
+    ]
     progress = job.status.progress
     assert (progress.step, progress.loss, progress.tokens_per_second) == (131, 2.5, None)
     assert (progress.total_steps, progress.updated_time) == (500, "2026-11-26T12:00:00Z")
     assert live == {("team", "gpt")}
 
 
+def test_the_coordinator_says_how_many_ranks_train_and_how_the_time_was_spent() -> None:
+    (job,), _live = with_live_progress(PlayedPorts(), [TRAINING], NOW)
+    assert (TRAINING.status.world_size, job.status.world_size) == (3, 2)
+    assert (TRAINING.status.goodput.ratio, job.status.goodput.ratio) == (0.9583, 0.7)
+
+
+@pytest.mark.parametrize("answer", [ClusterError("no such pod", 404), "", "<html>"])
+def test_a_row_is_live_as_a_whole_or_not_at_all(answer: str | ClusterError) -> None:
+    ports = PlayedPorts(of_coordinator=answer)
+    assert with_live_progress(ports, [TRAINING], NOW) == ([TRAINING], set())
+
+
 def test_a_job_that_counts_samples_has_a_live_rate_of_samples() -> None:
     ports = PlayedPorts(METRICS.replace("tokens", "samples").replace("NaN", "48.5"))
-    (job,), _live = with_live_progress(ports, [job_record(running_status())], NOW)
+    (job,), _live = with_live_progress(ports, [TRAINING], NOW)
     progress = job.status.progress
     assert (progress.samples_per_second, progress.tokens_per_second) == (48.5, None)
 
@@ -61,9 +88,8 @@ def test_a_job_that_counts_samples_has_a_live_rate_of_samples() -> None:
     ],
 )
 def test_what_cannot_be_read_leaves_the_status(answer: str | ClusterError) -> None:
-    before = job_record(running_status())
-    (job,), live = with_live_progress(PlayedPorts(answer), [before], NOW)
-    assert (job, live) == (before, set())
+    (job,), live = with_live_progress(PlayedPorts(answer), [TRAINING], NOW)
+    assert (job, live) == (TRAINING, set())
 
 
 @pytest.mark.parametrize(
@@ -89,19 +115,18 @@ STEPS = '{"workers":[{"index":0,"step":131},{"index":2,"step":130}]}'
 
 
 def test_the_coordinator_says_how_far_each_worker_is() -> None:
-    ports = PlayedPorts(STEPS)
-    job = job_record(running_status(coordinatorTerm=3))
-    assert live_steps(ports, job) == {0: 131, 2: 130}
+    ports = PlayedPorts(of_coordinator=STEPS)
+    assert live_steps(ports, TRAINING) == {0: 131, 2: 130}
     assert ports.asked == [("team", "gpt-c3", 8471, "/steps")]
 
 
 @pytest.mark.parametrize("answer", [ClusterError("forbidden", 403), "<html>", '{"workers":[{}]}'])
 def test_steps_that_cannot_be_had_are_left_out(answer: str | ClusterError) -> None:
-    assert live_steps(PlayedPorts(answer), job_record(running_status(coordinatorTerm=3))) == {}
+    assert live_steps(PlayedPorts(of_coordinator=answer), TRAINING) == {}
 
 
 @pytest.mark.parametrize("status", [{"coordinatorTerm": 0}, {"phase": "Suspended"}])
 def test_a_job_without_a_coordinator_is_not_asked_for_steps(status: dict[str, object]) -> None:
-    ports = PlayedPorts(STEPS)
+    ports = PlayedPorts(of_coordinator=STEPS)
     assert live_steps(ports, job_record(running_status(**{"coordinatorTerm": 3, **status}))) == {}
     assert ports.asked == []

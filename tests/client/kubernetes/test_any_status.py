@@ -15,7 +15,7 @@ from regroup.kubernetes.job_summary import exit_code, status_line, status_lines,
 from regroup.kubernetes.output import structured
 from regroup.kubernetes.pod_record import read_pods
 from regroup.kubernetes.timeline import timeline, timeline_lines
-from regroup.kubernetes.top_table import first_marks, top_lines
+from regroup.kubernetes.top_table import recent_marks, top_lines, top_rows
 from regroup.kubernetes.why_report import Scene, explain, operator_sign, why_lines
 from tests.support.cluster_objects import NOW, at, job_object, pod_object
 
@@ -102,17 +102,18 @@ def test_every_report_of_any_status_is_made_of_lines_that_can_be_printed(
     about, pods = read_events(events), read_pods([pod_object()])
     scene = Scene(job, operator_sign(job, None, pods, NOW), pods, about)
     report, drawn = explain(scene, NOW), timeline(job, NOW)
+    rows = top_rows([job], recent_marks([job], {}), set())
     shown = [
         *job_list([job], NOW, with_namespace=True, wide=True),
         *status_lines(job, NOW, 80, wide=True),
         *description_lines(job, about, NOW, 80),
         *timeline_lines(job, drawn, 80),
-        *top_lines([job], first_marks([job], {}), set(), NOW, with_namespace=True),
+        *top_lines(rows, NOW, with_namespace=True, wide=True),
         *why_lines(report, 80),
         status_line(job, NOW),
     ]
     assert all(line.isprintable() for line in shown)
-    for value in (status_report(job), describe(job, about), drawn, report):
+    for value in (status_report(job), describe(job, about), drawn, report, *rows):
         assert structured(value, "json").isascii()
         assert "\x1b" not in structured(value, "yaml")
     assert 0 <= exit_code(job) <= 6

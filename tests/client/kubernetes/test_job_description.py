@@ -60,6 +60,16 @@ def test_workers_beyond_those_of_the_status_are_counted() -> None:
     assert "and 936 more" in described(workers=workers, replicas=1000)
 
 
+def test_wide_shows_all_events() -> None:
+    events = read_events([event_object(f"Event{n}", "x", ago=n) for n in range(30)])
+    plain, wide = (
+        description_lines(job_record(running_status()), events, NOW, 80, wide=w)
+        for w in (False, True)
+    )
+    assert sum("Event" in line for line in plain) == 1 + 20
+    assert sum("Event" in line for line in wide) == 1 + 30
+
+
 def test_events_come_newest_first_and_say_how_often() -> None:
     first = event_object("A", "a", ago=10, count=3)
     assert [e.reason for e in read_events([event_object("B", "b"), first])] == ["A", "B"]

@@ -53,6 +53,16 @@ def test_ten_recoveries_are_the_last_ones_and_the_drawing_begins_with_them() -> 
     assert "the last 10 recoveries" in timeline_lines(job, found, 80)[0]
 
 
+def test_wide_adds_pod_and_node_of_each_recovery() -> None:
+    job = job_record(running_status(recoveries=[recovery(2, 70), recovery(3, 60, pod="", node="")]))
+    plain, wide = (timeline_lines(job, timeline(job, NOW), 80, wide=w) for w in (False, True))
+    assert "NODE" not in "".join(plain)
+    header = next(n for n, line in enumerate(wide) if "POD" in line)
+    assert wide[header].split()[-2:] == ["POD", "NODE"]
+    assert wide[header + 1].split()[-2:] == ["gpt-w1-1", "n2"]
+    assert wide[header + 3].split()[-2:] == ["-", "-"]
+
+
 def test_recoveries_before_a_suspension_are_drawn_too() -> None:
     """startTime is that of the last resume."""
     found = timeline(job_record(running_status(startTime=at(10))), NOW)

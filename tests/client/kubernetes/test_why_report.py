@@ -160,6 +160,72 @@ def test_what_a_missing_worker_waits_for_says_whether_it_heals(
     assert todo in report.what_to_do
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_worker_without_a_node_since_its_node_is_lost_needs_that_node(trains: bool) -> None:
+    why = "node n2 does not respond; pod gpt-w2-3 cannot be scheduled"
+    conditions = [
+        condition("Ready", "True", "Training", "workers training: 2"),
+        condition("Degraded", "True", "WorkersMissing", f"2 of 3 workers take part; {why}"),
+    ]
+    status = (
+        running_status(conditions=conditions, suspectedNodes=["n2"])
+        if trains
+        else waiting_status("Unschedulable", why, suspectedNodes=["n2"])
+    )
+    report = explain(Scene(job_record(status), PRESENT, read_pods([pending_pod()])), NOW)
+    assert report.heals == "no, somebody has to act"
+    assert report.what_to_do == (
+        "bring node n2 back (kubectl describe node n2), or add another one: the worker takes part "
+        "as soon as it has a node"
+    )
+
+
+FAILS = "the program failed 7 times since 11:40; 3 of 10 restarts are left"
+
+
+def test_a_job_that_fails_again_and_again_says_so_between_two_tries() -> None:
+    """Each of its tries trains for a moment, and the operator says Ready meanwhile."""
+    fault = condition("Degraded", "True", "RepeatedFailures", FAILS)
+    ready = condition("Ready", "True", "Training", "workers training: 3")
+    report = explain(Scene(job_record(running_status(conditions=[ready, fault])), PRESENT), NOW)
+    assert why_lines(report, 120)[0] == f"gpt trains, but: RepeatedFailures: {FAILS}"
+    assert report.heals == "no, somebody has to act"
+    assert "logs gpt --failed" in report.what_to_do
+
+
+def test_what_else_disturbs_a_job_with_a_fault_is_evidence() -> None:
+    conditions = [
+        condition("Ready", "True", "Training", "workers training: 3"),
+        condition("Degraded", "True", "RepeatedFailures", FAILS),
+    ]
+    deaf = "coordinator pod gpt-c1 does not answer the operator: it takes too long"
+    doing = "training: step 120 of 500 on 3 workers"
+
+    def evidence(fault: bool) -> tuple[str, ...]:
+        given = running_status(message=f"{doing}; {deaf}", conditions=conditions[: 1 + fault])
+        return explain(Scene(job_record(given), PRESENT), NOW).evidence
+
+    assert f"status: {deaf}" in evidence(True)
+    assert f"status: {deaf}" not in evidence(False), "the sentence says it"
+
+
+def test_a_job_that_fails_again_and_again_says_so_while_the_next_try_begins() -> None:
+    given = waiting_status("GenerationFailed", "rank 0 ended; the ranks are being stopped")
+    given["conditions"].append(condition("Degraded", "True", "RepeatedFailures", FAILS))
+    given["phase"] = "Recovering"
+    report = explain(Scene(job_record(given), PRESENT), NOW)
+    assert why_lines(report, 120)[0] == f"gpt does not train: RepeatedFailures: {FAILS}"
+    assert report.heals == "no, somebody has to act"
+    ready = "condition Ready=False, GenerationFailed: rank 0 ended; the ranks are being stopped"
+    assert ready in report.evidence
+
+
+def test_what_somebody_has_to_mend_first_goes_before_failures() -> None:
+    given = waiting_status("ImageError", "cannot pull image x")
+    given["conditions"].append(condition("Degraded", "True", "RepeatedFailures", FAILS))
+    assert explain(Scene(job_record(given), PRESENT), NOW).reason == "ImageError"
+
+
 def test_what_the_sentence_says_is_no_evidence_again() -> None:
     missing = f"2 of 3 workers take part; pod gpt-w2-3 cannot be scheduled: {NO_GPUS}"
     conditions = [

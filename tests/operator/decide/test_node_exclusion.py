@@ -73,8 +73,24 @@ def test_why_a_worker_is_missing_is_reported_with_the_nodes_that_it_avoids() -> 
     assert degraded is not None
     assert degraded.message == (
         "2 of 3 workers take part; pod gpt-w1-2 cannot be scheduled: no node fits "
-        "(the job avoids n2: see status.excludedNodes and status.suspectedNodes)"
+        "(the job avoids n2: see status.excludedNodes)"
     )
+
+
+def test_a_lost_node_is_named_before_what_the_scheduler_says_of_the_others() -> None:
+    simulation = training()
+    simulation.kill_node("n2")
+    simulation.run_rounds(8)
+    why = (
+        "node n2 does not respond (bring it back, or add another one); pod gpt-w1-2 cannot be "
+        "scheduled: no node fits"
+    )
+    conditions = [simulation.status.condition(kind) for kind in ("Degraded", "Scheduled")]
+    assert [condition and condition.message for condition in conditions] == [
+        f"2 of 3 workers take part; {why}",
+        why,
+    ]
+    assert simulation.status.message == f"training; {why}"
 
 
 def test_a_coordinator_without_a_place_gets_an_excluded_node() -> None:
