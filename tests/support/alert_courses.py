@@ -89,6 +89,24 @@ COURSES: dict[str, tuple[Course, ...]] = {
                 of_job("volume_unavailable"): "1x90",
             },
         ),
+        # More than 256 ranks: each worker has the oldest report of its ranks.
+        Fires(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", instance="w0"): "0+60x90",
+                of_job("rank_heartbeat_timestamp_seconds", instance="w1"): "0+60x10 600x90",
+            },
+            shown="20m 0s",
+        ),
+        Course(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", instance="w0"): "0+60x90",
+                of_job("rank_heartbeat_timestamp_seconds", instance="w1"): "0+60x90",
+            },
+        ),
         Course(30, {**phase("Suspended"), of_job("rank_heartbeat_timestamp_seconds"): "0x90"}),
     ),
     "TrainingJobBelowMinWorkers": (
