@@ -32,7 +32,9 @@ def operator() -> str:
     """Of an operator that leads and has one job, in the text format of Prometheus."""
     leads.labels(name="regroup-operator").set(1)
     operator_metrics.count_reconcile(0.1, failed=True)
-    operator_metrics.count_taken(waited=0.1, depth=0)
+    operator_metrics.show_depth(lambda: 0)
+    operator_metrics.count_added()
+    operator_metrics.count_taken(waited=0.1)
     request_metrics.count_request("GET", 200)
     request_metrics.count_list("pods")
     request_metrics.count_unreadable("pods")
