@@ -21,6 +21,8 @@ class Subject(NamedTuple):
     namespace: str = ""
     trainingjob: str = ""
     generation: str = ""
+    rank: str = ""
+    """In JSON alone: before text, its agent puts the rank."""
 
 
 NO_SUBJECT = Subject()
