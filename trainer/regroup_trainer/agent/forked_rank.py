@@ -23,9 +23,8 @@ from regroup_trainer.protocol.commit_page import CommitPage
 from regroup_trainer.protocol.environment import LOG_FORMAT
 from regroup_trainer.protocol.exit_codes import INTERRUPTED
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.system import rank_log
 from regroup_trainer.system.child_process import name_process
-from regroup_trainer.system.log_lines import Subject
+from regroup_trainer.system.log_lines import Subject, begin_rank_log
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def live(start: RankStart, output: Sequence[int]) -> int:
     _restore(start.environment)
     torch.set_num_threads(start.order.threads)
 
-    lines = rank_log.begin(os.environ.get(LOG_FORMAT))
+    lines = begin_rank_log(os.environ.get(LOG_FORMAT))
     lines.subject = partial(_subject, assignment)
 
     def rename_to(following: Assignment) -> None:

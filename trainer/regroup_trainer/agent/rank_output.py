@@ -21,7 +21,7 @@ _UPDATE_SECONDS = 1.0
 IDLE_SECONDS = 1.0
 """The beginning of a line is passed on when so long nothing more of it came."""
 _OBJECT, _OF_US = b'{"time": "', b'"logger": "regroup_trainer.rank"'
-"""A line of JSON of `system/rank_log.py`, which has the rank in it."""
+"""A line of JSON of `rank_log` (`system/log_lines.py`), which has the rank in it."""
 _DRAINED = 1 << 20
 """Bytes that are read at most after a rank's end: processes that it started may write on."""
 

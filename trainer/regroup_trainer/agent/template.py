@@ -51,8 +51,8 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
+from regroup_trainer.system.log_lines import without_stamps
 from regroup_trainer.system.program_error import excerpt
-from regroup_trainer.system.rank_log import without_stamps
 
 _REPORT_CHARACTERS = 4000
 """Of a rank's standard error in the report of its end."""

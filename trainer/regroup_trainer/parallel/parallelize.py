@@ -31,7 +31,7 @@ from regroup_trainer.parallel.tensor_parallel import require_divisible, split_la
 from regroup_trainer.parallel.zero import shard_optimizer
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.strategies import STRATEGIES
-from regroup_trainer.system.rank_log import log
+from regroup_trainer.system.log_lines import rank_log
 
 
 def parallelize(model: Model, config: TrainConfig, group: GenerationGroup) -> nn.Module:
@@ -42,7 +42,7 @@ def parallelize(model: Model, config: TrainConfig, group: GenerationGroup) -> nn
     mesh = arrange(config.parallelism, group)
     devices = mesh.connect(group.device.type)
     if group.is_rank0 and len(mesh.named) > 1:
-        log.info("%s", mesh.describe())
+        rank_log.info("%s", mesh.describe())
     if mesh.sizes.context > 1:
         slice_sequences(model, mesh.connect_context(group.device.type))
     if mesh.sizes.pipeline == 1:

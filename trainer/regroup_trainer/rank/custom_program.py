@@ -25,7 +25,7 @@ from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.measuring import Samples, measure_all
 from regroup_trainer.step.state import Position, Stateful, TrainState
 from regroup_trainer.step.updater import StepResult
-from regroup_trainer.system.rank_log import log
+from regroup_trainer.system.log_lines import rank_log
 
 _THEY_VARY = (
     "session.batches: dataset: the samples of %s are not the same in each process (random "
@@ -79,7 +79,7 @@ class DataSet:
 
     def _learn(self, known: DataSetFingerprint, *, is_shown: bool) -> None:
         if is_shown and known.samples == VARY and not self._is_named:
-            log.warning(_THEY_VARY, known.kind)
+            rank_log.warning(_THEY_VARY, known.kind)
             self._is_named = True
         self.fingerprint = known
 

@@ -41,7 +41,7 @@ from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
 from regroup_trainer.system.backoff import retry_seconds
-from regroup_trainer.system.rank_log import log
+from regroup_trainer.system.log_lines import rank_log
 
 _BUSY_SECONDS = 1.0
 """Between reports of what a rank is busy with."""
@@ -172,7 +172,7 @@ class RunningGeneration:
         if self._history is not None:
             self._history.append(step)
             if not result.updated:
-                log.warning(
+                rank_log.warning(
                     "step %d: loss or gradients are not finite, the update was skipped",
                     result.position.step,
                 )

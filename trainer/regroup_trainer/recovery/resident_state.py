@@ -18,7 +18,7 @@ from regroup_trainer.recovery.step_log import StepLog, committed_step
 from regroup_trainer.step.commit import Commit
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.updater import StateUpdater, StepResult
-from regroup_trainer.system.rank_log import log
+from regroup_trainer.system.log_lines import rank_log
 
 
 @dataclass
@@ -85,7 +85,7 @@ class ResidentState:
         """Apply the prepared step with the commit that another rank has seen."""
         result = self.updater.apply(commit)
         self.log.append(committed_step(self.generation, self.world_size, result, data))
-        log.info("completed step %d, whose commit a peer had seen", result.position.step)
+        rank_log.info("completed step %d, whose commit a peer had seen", result.position.step)
         return result
 
 
