@@ -20,6 +20,7 @@ from demo.panels import (
     Series,
     Table,
     board_of,
+    chart_panel,
     filled,
     overview,
     table_panel,
@@ -56,6 +57,14 @@ def wasted(by: str) -> str:
     """Seconds of GPUs for steps that were done again and for no step."""
     selector = f'{WHERE},use=~"lost|waiting"'
     return f"sum{by}(increase(trainingjob_gpu_seconds_total{{{selector}}}[$__range]))"
+
+
+def failures(by: str) -> str:
+    """Recoveries of that time, but for resizes: these were wanted. Each operator that led counts
+    from its own start.
+    """
+    selector = f'{WHERE},cause!="resize"'
+    return f"sum{by}(increase(trainingjob_restarts_total{{{selector}}}[$__range]))"
 
 
 STEP = 'phase="step"'
@@ -171,7 +180,7 @@ CHARTS = (
 NAMESPACES = Table(
     "Namespaces",
     "Over the time that is shown. Wasted GPU time: of all GPUs, in no step that counts. "
-    "Waiting: for workers, and between generations.",
+    "Waiting: for workers, and between generations. Restarts: after a failure; a resize is none.",
     (("namespace", "Namespace"),),
     (
         Column(
@@ -183,8 +192,23 @@ NAMESPACES = Table(
         Column("Wasted GPU time", wasted(BY_NAMESPACE), "s", decimals=1),
         Column("Lost work", lost(BY_NAMESPACE), "s", decimals=0),
         Column("Waiting", spent('phase=~"pending|idle"', by=BY_NAMESPACE), "s", decimals=0),
-        Column("Restarts", f"sum by (namespace) ({each('restarts_total', 'cause')})"),
+        Column("Restarts", failures(BY_NAMESPACE), decimals=0),
     ),
+)
+QUEUE = Chart(
+    "Queue wait",
+    "How long jobs that are Pending have waited within the last six hours: the longest of each "
+    "namespace.",
+    (
+        Series(
+            "max by (namespace) ("
+            f"60 * sum_over_time({in_phase('Pending')}[6h:1m]) * {in_phase('Pending')})",
+            "{{namespace}}",
+        ),
+    ),
+    "s",
+    minimum=0,
+    calcs=("lastNotNull", "max"),
 )
 WORST = Table(
     "Worst jobs",
@@ -205,8 +229,12 @@ WORST = Table(
 
 def panels() -> list[Panel]:
     """All panels in reading order."""
-    namespaces = table_panel(NAMESPACES, Place(0, 20, 14, 9))
-    return [*overview(FIGURES, CHARTS), namespaces, table_panel(WORST, Place(14, 20, 10, 9))]
+    return [
+        *overview(FIGURES, CHARTS),
+        chart_panel(QUEUE, Place(0, 20, 24, 7)),
+        table_panel(NAMESPACES, Place(0, 27, 14, 9)),
+        table_panel(WORST, Place(14, 27, 10, 9)),
+    ]
 
 
 def build() -> dict[str, Any]:

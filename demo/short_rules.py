@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-DURATION = re.compile(r"(?<=\[)\d+[smhd](?=\])|(?<=offset )\d+[smhd]")
+DURATION = re.compile(r"(?<=[\[:])\d+[smhd](?=[:\]])|(?<=offset )\d+[smhd]")
 SECONDS = re.compile(r"(?<=[<>] )\d{3,}\b")
 """Numbers that an age in seconds is compared with: the only ones of three digits and more."""
 Json = dict[str, Any]

@@ -6,14 +6,11 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from demo import programs
-from tests.support import expositions
+from tests.support.expositions import PROGRAMS, Series, exported
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reference/metrics.md"
@@ -27,19 +24,7 @@ SECTIONS: dict[str, set[str]] = {
     "A job, from the worker of rank 0": JOB,
     "Ranks, from the worker that they run on": JOB,
 }
-PROGRAMS = (expositions.operator, expositions.coordinator, expositions.agent)
 ENTRY = re.compile(r"`(\w+)(?:\{([\w, ]+)\})?`, (gauge|counter|histogram): (.+)")
-
-
-class Series(NamedTuple):
-    """One metric family."""
-
-    name: str
-    """As queries have it: that of a counter ends in `_total`."""
-    type: str
-    labels: frozenset[str]
-    text: str
-    """Its help; on the page, more may follow."""
 
 
 def listed(section: str) -> list[Series]:
@@ -55,30 +40,13 @@ def listed(section: str) -> list[Series]:
     ]
 
 
-def exported(exposition: str) -> list[Series]:
-    """The metric families of a scrape that are ours."""
-    families = text_string_to_metric_families(exposition)
-    return [series(family) for family in families if is_ours(family)]
-
-
-def is_ours(family: Metric) -> bool:
-    """Whether this is not of the client library."""
-    return not re.match(r"python_|process_", family.name)
-
-
-def series(family: Metric) -> Series:
-    labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-    name = family.name + "_total" * (family.type == "counter")
-    return Series(name, family.type, frozenset(labels), family.documentation)
-
-
 ON_PAGE = {one.name: one for section in SECTIONS for one in listed(section)}
 
 
 @pytest.fixture(scope="module")
 def real() -> dict[str, Series]:
     """What the programs export, by name."""
-    return {one.name: one for program in PROGRAMS for one in exported(program())}
+    return {one.name: one for one in exported()}
 
 
 def test_the_page_lists_what_is_exported(real: dict[str, Series]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from datetime import UTC, datetime
 
 import click
 
@@ -62,13 +63,14 @@ def observe(stage: DevclusterStage, chosen: list[Fault], screen: Screen) -> None
     folder.mkdir()
     with monitored(stage, folder) as (server, manager):
         began = time.time()
+        run = f"{datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M} UTC"
         scene = Scene(stage, server, manager, screen)
         stage.kubectl.apply(strikes.sample(), namespace=NAMESPACE)
         for fault in chosen:
             with screen.step(f"Waiting until {strikes.SAMPLE} trains and no alert is about it"):
                 wait_whole(scene, strikes.SAMPLE)
             screen.title(f"{fault.name}: {fault.done}")
-            seen = Course(scene, fault).run()
+            seen = Course(scene, fault, run).run()
             report(fault, seen, screen)
             record.write(file, record.read(file) | {fault.slug: seen})
             if fault.job != strikes.SAMPLE:
@@ -87,6 +89,7 @@ def draw(server: Server, window: Window, screen: Screen) -> None:
         picture(job_dashboard.build(), source, OUTPUT / PICTURE.name)
     except DemoError as error:
         screen.report(f"There is no picture: {error}", "red")
+        PICTURE.unlink(missing_ok=True)  # it shows a former run
         return
     shutil.copy(OUTPUT / PICTURE.name, PICTURE)
 

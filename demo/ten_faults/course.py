@@ -9,7 +9,7 @@ from typing import Any
 
 from demo.errors import DemoError, StoryError
 from demo.ten_faults.expectations import SLOW, Fault
-from demo.ten_faults.observation import Look, Observed, filled, missing
+from demo.ten_faults.observation import Look, Observed, unsaid
 from demo.ten_faults.scene import Scene, Struck
 from demo.waiting import wait_for
 from devcluster.errors import DevclusterError
@@ -26,8 +26,8 @@ Json = dict[str, Any]
 class Course:
     """What is seen of one fault. A thread notes alerts and recovery, while commands are typed."""
 
-    def __init__(self, scene: Scene, fault: Fault) -> None:
-        self._scene, self._fault, self._expected = scene, fault, fault.expected
+    def __init__(self, scene: Scene, fault: Fault, run: str = "") -> None:
+        self._scene, self._fault, self._expected, self._run = scene, fault, fault.expected, run
         self._before = set(scene.alerts(fault.job))
         """Alerts that an earlier fault has left."""
         self._generation = scene.status(fault.job).get("rendezvousGeneration")
@@ -44,8 +44,7 @@ class Course:
 
     def run(self) -> Observed:
         """Strike, look, act, look again. Raises DemoError."""
-        self._struck = self._fault.strike(self._scene)
-        self._began = time.monotonic()
+        self.strike()
         with repeated(self._note, EVERY_SECONDS):
             try:
                 height = self._height()
@@ -67,7 +66,15 @@ class Course:
             healed=healed,
             recovered_after=None if recovered is None else recovered - since,
             names=self._struck.names,
+            run=self._run,
         )
+
+    def strike(self) -> None:
+        """Strike. Times count from when this begins, or from the moment that the strike names."""
+        self._began = time.monotonic()
+        self._struck = self._fault.strike(self._scene)
+        if self._struck.at is not None:
+            self._began = self._struck.at
 
     def _height(self) -> Look:
         """What a user sees whom the alert has woken; where there is none, as soon as it is shown,
@@ -77,7 +84,7 @@ class Course:
         while True:
             alert_at = self._alerts.get(wanted or "")
             look = self._look()
-            said = not missing(filled(self._expected.words, self._struck.names), look.why)
+            said = not unsaid(self._expected.words, self._struck.names, look.why)
             if said and self._shown_after is None:
                 self._shown_after = look.seconds
             if wanted is None and said and look.seconds > QUIET_SECONDS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from demo.ten_faults import strikes
-from demo.ten_faults.observation import Expected
+from demo.ten_faults.observation import Expected, Words
 from demo.ten_faults.scene import Scene, Struck
 
 SLOW = frozenset({"TrainingJobGoodputLow"})
@@ -48,8 +48,8 @@ FAULTS: tuple[Fault, ...] = (
             None,
             "The job trains again within seconds. Three failures in half an hour would be an "
             "alert.",
-            words=("rank 1", "SIGKILL"),
-            afterwards=("gpt-demo trains", "last recovery", "rank 1"),
+            words=Words(("gpt-demo trains",), ("rank {rank}", "SIGKILL")),
+            afterwards=Words(("gpt-demo trains",), ("last recovery", "rank {rank}")),
             heals=True,
         ),
     ),
@@ -61,8 +61,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             None,
             "The job trains on with two of its three workers, as its elasticPolicy allows.",
-            words=("gpt-demo trains, but", "2 of 3 workers", "bring node {node} back"),
-            afterwards=("gpt-demo trains", "3/3 workers", "{node}"),
+            words=Words(
+                ("gpt-demo trains, but", "2 of 3 workers", "{node}"), ("bring node {node} back",)
+            ),
+            afterwards=Words(("gpt-demo trains",), ("3/3 workers", "{node}")),
             heals=False,
             also=SLOW,
         ),
@@ -75,8 +77,8 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobVolumeUnavailable",
             "Training goes on, but without checkpoints: it may lose hours, so somebody is woken.",
-            words=("gpt-demo trains, but", "volume", "No space left", "free space"),
-            afterwards=("gpt-demo trains",),
+            words=Words(("gpt-demo trains, but", "volume", "No space left"), ("free space",)),
+            afterwards=Words(("gpt-demo trains",)),
             heals=False,
             also=SLOW | {"TrainingJobCheckpointFailing", "TrainingJobCheckpointStale"},
         ),
@@ -89,8 +91,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=("ImageError", strikes.WRONG_IMAGE, "Heals: no", "spec.image", "suspend"),
-            afterwards=("trains",),
+            words=Words(
+                ("ImageError", strikes.WRONG_IMAGE), ("Heals: no", "spec.image", "suspend")
+            ),
+            afterwards=Words(("trains",)),
             heals=False,
             also=SLOW,
         ),
@@ -104,8 +108,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=("Unschedulable", "Insufficient cpu", "Heals: no", "ask for less", "suspend"),
-            afterwards=("trains",),
+            words=Words(
+                ("Unschedulable", "Insufficient cpu"), ("Heals: no", "ask for less", "suspend")
+            ),
+            afterwards=Words(("trains",)),
             heals=False,
             also=SLOW,
         ),
@@ -120,13 +126,11 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobRankUnresponsive",
             "All GPUs wait for one rank, for longer than a step or a save should take.",
-            words=(
-                "gpt-demo trains, but: NoProgress",
-                "no step since",
-                "trainingjob debug",
-                "Heals: ",
+            words=Words(
+                ("gpt-demo trains, but: NoProgress", "no step since"),
+                ("trainingjob debug", "Heals: "),
             ),
-            afterwards=("gpt-demo trains", "hang", "no progress", "rank {rank}"),
+            afterwards=Words(("gpt-demo trains",), ("hang", "no progress", "rank {rank}")),
             heals=True,
             also=SLOW | {"TrainingJobStalled", "TrainingJobCheckpointStale"},
             patience_seconds=90,
@@ -140,8 +144,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobStraggler",
             "All other GPUs wait in each step, and by default nothing is done about it.",
-            words=("gpt-demo trains, but", "rank {rank}", "longer than the median", "cordon"),
-            afterwards=("gpt-demo trains",),
+            words=Words(
+                ("gpt-demo trains, but", "rank {rank}", "longer than the median"), ("cordon",)
+            ),
+            afterwards=Words(("gpt-demo trains",)),
             heals=False,
             also=SLOW,
         ),
@@ -154,8 +160,8 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobLossNaN",
             "Its owner has to act. No restart is tried, since it would come to the same step.",
-            words=("has ended", "not finite"),
-            afterwards=("has ended", "not finite", "in a row"),
+            words=Words(("has ended", "not finite")),
+            afterwards=Words(("has ended", "not finite", "in a row")),
             heals=False,
             ends=True,
             also=frozenset({"TrainingJobFailed"}),
@@ -170,8 +176,10 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=("QuotaExceeded", "exceeded quota", strikes.QUOTA, "pods", "raise the quota"),
-            afterwards=("trains",),
+            words=Words(
+                ("QuotaExceeded", "exceeded quota", strikes.QUOTA, "pods"), ("raise the quota",)
+            ),
+            afterwards=Words(("trains",)),
             heals=False,
             also=SLOW,
         ),
@@ -187,8 +195,8 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=("ClaimMissing", "shared", "Heals: no", "Retain", "suspend gpt-demo"),
-            afterwards=("gpt-demo trains", "3/3 workers"),
+            words=Words(("ClaimMissing", "shared"), ("Heals: no", "Retain", "suspend gpt-demo")),
+            afterwards=Words(("gpt-demo trains",), ("3/3 workers",)),
             heals=False,
             also=SLOW | {"TrainingJobBelowMinWorkers", "TrainingJobCheckpointStale"},
         ),

@@ -5,20 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+Names = Mapping[str, str]
+"""What a fault struck: the name of its `node`, the number of its `rank`."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What `why` should say. `{node}` and the like stand for what the fault struck."""
+
+    sentence: tuple[str, ...]
+    """In its first sentence, which has to be enough to know what is wrong."""
+    below: tuple[str, ...] = ()
+    """In the evidence or the advice below it."""
+
+    def filled(self, names: Names) -> Words:
+        """With the names put in."""
+        filled = (tuple(w.format_map(names) for w in part) for part in (self.sentence, self.below))
+        return Words(*filled)
+
 
 @dataclass(frozen=True)
 class Expected:
-    """What a user should be shown. In the words, `{node}` and the like stand for names that are
-    known once the fault has struck.
-    """
+    """What a user should be shown."""
 
     alert: str | None
     """The alert that fires; None where none should."""
     because: str
     """Why this alert, or why none."""
-    words: tuple[str, ...]
+    words: Words
     """What `why` says while the fault lasts."""
-    afterwards: tuple[str, ...]
+    afterwards: Words
     """What `why` says when all is over."""
     heals: bool
     """Whether the job trains again without anybody."""
@@ -62,13 +78,19 @@ class Observed:
     """Seconds until the job trained with all its workers again, since the fault where it heals by
     itself, else since somebody acted; None: it did not.
     """
-    names: Mapping[str, str] = field(default_factory=dict)
-    """What the words of `Expected` name."""
+    names: Names = field(default_factory=dict)
+    run: str = ""
+    """The run in which it was seen, by the time of its begin."""
 
 
-def filled(words: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with the names put in."""
-    return tuple(word.format_map(names) for word in words)
+def unsaid(words: Words, names: Names, why: str) -> list[str]:
+    """What `why` does not say where it should, however its lines are broken."""
+    wanted = words.filled(names)
+    sentence, _, below = why.partition("\n\n")
+    return [
+        *(f"{word!r} in its first sentence" for word in missing(wanted.sentence, sentence)),
+        *(f"{word!r} below it" for word in missing(wanted.below, below)),
+    ]
 
 
 def missing(words: tuple[str, ...], text: str) -> list[str]:
@@ -95,13 +117,11 @@ def _alert_problems(expected: Expected, observed: Observed) -> Iterator[str]:
         yield f"alert {alert} fired and should not"
 
 
-def _why_problems(
-    when: str, words: tuple[str, ...], look: Look, names: Mapping[str, str]
-) -> Iterator[str]:
+def _why_problems(when: str, words: Words, look: Look, names: Names) -> Iterator[str]:
     if look.exit_code:
         yield f"`why` ended with {look.exit_code} {when}"
-    for word in missing(filled(words, names), look.why):
-        yield f"`why` did not say {word!r} {when}"
+    for part in unsaid(words, names, look.why):
+        yield f"`why` did not say {part} {when}"
 
 
 def _course_problems(expected: Expected, observed: Observed) -> Iterator[str]:

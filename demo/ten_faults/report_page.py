@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Observed, problems
@@ -19,26 +19,50 @@ cluster of three nodes, with its [monitors, rules and dashboards](monitoring.md)
 rules once a second and sends what fires to a real Alertmanager. All that the rules say of time is
 divided by {FACTOR}: an hour is a minute.
 
-For each fault the command knows which alert should fire and which words `kubectl trainingjob why`
-should say, and fails where they differ. Times are from the fault on, but for "trains again" where
-somebody has to act: from then on. Two cores run all three nodes and the commands, beside other
-work; times include that of the commands themselves, and your cluster is faster.
+For each fault the command knows which alert should fire, which words the first sentence of
+`kubectl trainingjob why` should have, and which should stand below it. It fails where they differ,
+and each verdict here is its own. Times are from the fault on, but for "trains again" where somebody
+has to act: from then on. Two cores run all three nodes and the commands, beside other work; times
+include that of the commands themselves, and your cluster is faster.
 """
 COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself", "trains again")
 
 
 def page(found: Mapping[str, Observed], picture: str = "") -> str:
-    """The whole page; it names the faults that were not tried. `picture` is where the picture of
-    the run is, from the page on; empty where there is none.
+    """The whole page; it names the faults that were not tried, and the runs. `picture` is where the
+    picture of the run is, from the page on; empty where there is none. It is shown where all faults
+    are of that run.
     """
     tried = [fault for fault in FAULTS if fault.slug in found]
     left = [fault.name for fault in FAULTS if fault.slug not in found]
     rows = [_row(fault, found[fault.slug]) for fault in tried]
     sections = [_section(fault, found[fault.slug]) for fault in tried]
-    shown = [_picture(picture)] if picture else []
+    runs = runs_of(found)
+    shown = [_picture(picture)] if picture and is_whole(found) else []
     return "\n".join(
-        [HEAD, overview(COLUMNS, rows, "tried", left), "", *shown, "\n".join(sections)]
+        [HEAD, _runs(runs), overview(COLUMNS, rows, "tried", left), "", *shown, "\n".join(sections)]
     )
+
+
+def runs_of(found: Mapping[str, Observed]) -> dict[str, list[str]]:
+    """Each run with the names of its faults."""
+    runs: dict[str, list[str]] = {}
+    for fault in FAULTS:
+        if fault.slug in found:
+            runs.setdefault(found[fault.slug].run, []).append(fault.name)
+    return runs
+
+
+def is_whole(found: Mapping[str, Observed]) -> bool:
+    """Whether one run has tried all faults."""
+    return len(runs_of(found)) == 1 and len(found) == len(FAULTS)
+
+
+def _runs(runs: Mapping[str, list[str]]) -> str:
+    if len(runs) <= 1:
+        return "".join(f"All is of one run, of {run}.\n" for run in runs)
+    each = "; ".join(f"{', '.join(names)} ({run})" for run, names in runs.items())
+    return wrapped(f"The faults were tried in {len(runs)} runs: {each}.") + "\n"
 
 
 def _picture(where: str) -> str:
@@ -61,15 +85,31 @@ def _row(fault: Fault, seen: Observed) -> tuple[str, ...]:
 def _section(fault: Fault, seen: Observed) -> str:
     parts = [
         f"## {fault.name[0].upper()}{fault.name[1:]}",
-        wrapped(fault.done),
+        wrapped(" ".join([fault.done, *_struck(seen)])),
         wrapped(f"**Alert**: {_alert(fault, seen)}"),
         transcript(fault.job, seen.height),
         wrapped(f"**Then**: {fault.acted} {_end(fault, seen)}"),
         transcript(fault.job, seen.after),
     ]
-    if wrong := problems(fault.expected, seen):
-        parts.append(wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
+    parts.append(wrapped(f"**Verdict**: {_verdict(fault, seen)}"))
     return "\n\n".join(parts) + "\n"
+
+
+def _struck(seen: Observed) -> list[str]:
+    """What was struck, where only the run has decided it."""
+    return [f"Struck: {kind} {name}." for kind, name in seen.names.items()]
+
+
+def _verdict(fault: Fault, seen: Observed) -> str:
+    if wrong := problems(fault.expected, seen):
+        return f"not as it should be: {'; '.join(wrong)}."
+    words = fault.expected.words.filled(seen.names)
+    below = f" Below it stand {_quoted(words.below)}." if words.below else ""
+    return f"right and enough. The first sentence has {_quoted(words.sentence)}.{below}"
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word.strip()}`" for word in words)
 
 
 def _alert(fault: Fault, seen: Observed) -> str:

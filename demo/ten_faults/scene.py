@@ -50,6 +50,8 @@ class Struck:
     """What somebody does about it."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What is known of it only now, such as `node`."""
+    at: float | None = None
+    """When it struck (monotonic); None: when the strike began."""
 
 
 @dataclass(frozen=True)

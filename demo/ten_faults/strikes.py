@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 
 from demo.job import Job, manifest
 from demo.ten_faults.scene import NAMESPACE, VOLUME, Json, Scene, Struck, claim
@@ -49,8 +50,8 @@ def job_of(scene: Scene) -> Job:
 
 def kill_rank(scene: Scene) -> Struck:
     """By the command that users have for it."""
-    scene.must(f"kubectl trainingjob simulate-failure {SAMPLE} --rank 1 --yes")
-    return Struck()
+    scene.must(f"kubectl trainingjob simulate-failure {SAMPLE} --rank {RANK} --yes")
+    return Struck(names={"rank": str(RANK)})
 
 
 def cut_power(scene: Scene) -> Struck:
@@ -59,8 +60,9 @@ def cut_power(scene: Scene) -> Struck:
     (coordinator,) = job.pods("coordinator")
     nodes = {str(pod["spec"]["nodeName"]) for pod in job.pods("worker")}
     node = min(nodes - {coordinator["spec"]["nodeName"]})
+    at = time.monotonic()
     scene.stage.kill(node, NAMESPACE, "")
-    return Struck(lambda: scene.stage.start(node), {"node": node})
+    return Struck(lambda: scene.stage.start(node), {"node": node}, at)
 
 
 def fill_volume(scene: Scene) -> Struck:
@@ -71,13 +73,15 @@ def fill_volume(scene: Scene) -> Struck:
             with contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(size))
-    return Struck(filler.unlink)
+    return Struck(filler.unlink, at=time.monotonic())
 
 
 def stop_rank(scene: Scene) -> Struck:
     """It answers nothing, and its agent lives."""
-    os.kill(scene.rank_process(job_of(scene), RANK), signal.SIGSTOP)
-    return Struck(names={"rank": str(RANK)})
+    process = scene.rank_process(job_of(scene), RANK)
+    at = time.monotonic()
+    os.kill(process, signal.SIGSTOP)
+    return Struck(names={"rank": str(RANK)}, at=at)
 
 
 def slow_rank(scene: Scene) -> Struck:
@@ -93,8 +97,9 @@ def slow_rank(scene: Scene) -> Struck:
                 os.kill(process, signal.SIGCONT)
                 over.wait(RUNNING_SECONDS)
 
+    at = time.monotonic()
     threading.Thread(target=alternate, name="slow-rank", daemon=True).start()
-    return Struck(over.set, {"rank": str(RANK)})
+    return Struck(over.set, {"rank": str(RANK)}, at)
 
 
 def delete_claim(scene: Scene) -> Struck:
@@ -185,6 +190,7 @@ def quota_used_up(scene: Scene) -> Struck:
         lambda: scene.type_in(f"kubectl get resourcequota {QUOTA} {used}")[1] == str(pods),
         GONE_SECONDS,
     )
+    at = time.monotonic()
     _create(scene, single("gpt-quota"))
     more = {"spec": {"hard": {"pods": pods + 10}}}
-    return Struck(lambda: scene.patch("resourcequota", QUOTA, more))
+    return Struck(lambda: scene.patch("resourcequota", QUOTA, more), at=at)

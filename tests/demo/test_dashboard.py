@@ -188,3 +188,25 @@ def test_the_fleet_sees_what_each_job_waits_for(run: Source) -> None:
 def test_a_changed_generation_is_an_event(run: Source) -> None:
     (annotation,) = BOARDS["job"]["annotations"]["list"]
     assert len(run.events(annotation)) == 2
+
+
+def column(run: Source, title: str) -> dict[str, float]:
+    """A column of the table of namespaces at the end of the run."""
+    (table,) = [panel for panel in BOARDS["fleet"]["panels"] if panel["title"] == "Namespaces"]
+    names = next(one for one in table["transformations"] if one["id"] == "organize")
+    (letter,) = [
+        name[-1] for name, shown in names["options"]["renameByName"].items() if shown == title
+    ]
+    (query,) = [one["expr"] for one in table["targets"] if one["refId"] == letter]
+    chosen = dataclasses.replace(run, variables=VARIABLES["fleet"])
+    found = run.server.instant(chosen.expression(query), run.window.end)
+    return {labels["namespace"]: round(value) for labels, value in found}
+
+
+def test_the_fleet_counts_as_restarts_what_failed_in_the_time_that_is_shown(run: Source) -> None:
+    """The run loses one node, and grows again by one."""
+    assert column(run, "Restarts") == {"demo": 1}
+    later = dataclasses.replace(
+        run, window=dataclasses.replace(run.window, start=run.window.end - 30)
+    )
+    assert column(later, "Restarts") == {"demo": 0}

@@ -21,5 +21,6 @@ def test_a_rule_is_shortened_wherever_it_speaks_of_time() -> None:
     assert "offset 18000ms" in shortened(RULES["TrainingJobLossSpike"], 100)["expr"]
     assert failing["expr"].count("[18000ms]") == 2
     assert failing["expr"].rstrip().endswith("< 18")
+    assert "[864000ms:3000ms]" in shortened(RULES["TrainingJobCheckpointStale"], 100)["expr"]
     assert "> 6\n" in shortened(RULES["TrainingJobRankUnresponsive"], 100)["expr"]
     assert shortened(RULES["TrainingJobInternalError"], 100).get("for") is None

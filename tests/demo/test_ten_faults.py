@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import cast
 
+import pytest
 import yaml
 
 from demo.errors import QueryError
@@ -13,19 +14,20 @@ from demo.fired_alerts import ALERTS
 from demo.ten_faults import record, strikes
 from demo.ten_faults.course import Course
 from demo.ten_faults.expectations import FAULTS
-from demo.ten_faults.observation import Expected, Look, Observed, problems
+from demo.ten_faults.observation import Expected, Look, Observed, Words, problems
 from demo.ten_faults.report_page import page
-from demo.ten_faults.scene import Scene, values
+from demo.ten_faults.scene import Scene, Struck, values
 
 EXPECTED = Expected(
     "TrainingJobStalled",
     "It stands still.",
-    words=("node {node}", "No space left"),
-    afterwards=("trains",),
+    words=Words(("node {node}", "No space left"), ("Heals: no",)),
+    afterwards=Words(("trains",)),
     heals=False,
     also=frozenset({"TrainingJobGoodputLow"}),
 )
-HEIGHT = Look(12.0, "gpt waits: node n2: No space\n  left on device", 0, "gpt   Pending")
+WHY = "gpt waits: node n2: No space\n  left on device\n\nHeals: no"
+HEIGHT = Look(12.0, WHY, 0, "gpt   Pending")
 SEEN = Observed(
     height=HEIGHT,
     after=Look(60.0, "gpt trains", 0, "gpt   Running"),
@@ -33,6 +35,7 @@ SEEN = Observed(
     alerts={"TrainingJobStalled": 11.0},
     recovered_after=8.0,
     names={"node": "n2", "rank": "1"},
+    run="2026-11-27 21:17 UTC",
 )
 
 
@@ -59,8 +62,22 @@ def test_why_has_to_say_all_words_and_to_end_with_zero() -> None:
     vague = dataclasses.replace(HEIGHT, why="gpt waits", exit_code=1)
     assert judged(height=vague) == [
         "`why` ended with 1 while it lasted",
-        "`why` did not say 'node n2' while it lasted",
-        "`why` did not say 'No space left' while it lasted",
+        "`why` did not say 'node n2' in its first sentence while it lasted",
+        "`why` did not say 'No space left' in its first sentence while it lasted",
+        "`why` did not say 'Heals: no' below it while it lasted",
+    ]
+
+
+def test_the_first_sentence_is_judged_apart_from_what_stands_below_it() -> None:
+    low = dataclasses.replace(HEIGHT, why="gpt waits: node n2\n\nHeals: no\nNo space left")
+    assert judged(height=low) == [
+        "`why` did not say 'No space left' in its first sentence while it lasted"
+    ]
+
+
+def test_another_node_than_the_one_that_was_struck_is_a_problem() -> None:
+    assert judged(names={"node": "n3", "rank": "1"}) == [
+        "`why` did not say 'node n3' in its first sentence while it lasted"
     ]
 
 
@@ -133,9 +150,17 @@ def test_a_claim_is_gone_only_where_kubectl_has_listed_the_others() -> None:
     assert not strikes.is_released(shaky(1, "Unable to connect to the server"))
 
 
-def test_the_page_shows_the_picture_where_there_is_one() -> None:
-    assert "](../pictures/any.png)" in page({}, "../pictures/any.png")
-    assert "![" not in page({})
+def test_the_page_shows_the_picture_of_a_run_that_has_tried_all() -> None:
+    found = {fault.slug: SEEN for fault in FAULTS}
+    whole = page(found, "../pictures/any.png")
+    assert "](../pictures/any.png)" in whole
+    assert "All is of one run, of 2026-11-27 21:17 UTC." in whole
+    assert "![" not in page(found)
+    quota = {"quota": dataclasses.replace(SEEN, run="2026-11-28 09:00 UTC")}
+    pieced = page(found | quota, "../pictures/any.png")
+    assert "![" not in pieced
+    assert "The faults were tried in 2 runs: " in pieced
+    assert "quota (2026-11-28 09:00 UTC)" in " ".join(pieced.split())
 
 
 def test_what_was_observed_is_kept_in_a_file(tmp_path: Path) -> None:
@@ -151,5 +176,23 @@ def test_the_page_shows_each_fault_with_its_transcripts_and_problems() -> None:
         assert f"\n| {fault.name} |" in made
         assert f"$ kubectl trainingjob why {fault.job}" in made
     assert made.count("\n## ") == len(FAULTS)
-    assert "**Not as it should be**: alert TrainingJobStraggler did not fire" in made
+    assert made.count("\n**Verdict**: ") == len(FAULTS)
+    assert "**Verdict**: not as it should be: alert TrainingJobStraggler did not fire" in made
     assert max(map(len, made.splitlines())) <= 130, "rows of a table may be longer"
+
+
+@pytest.mark.parametrize(("at", "seconds"), [(None, 60.0), (130.0, 30.0)])
+def test_times_count_from_when_the_strike_began_or_from_the_moment_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, at: float | None, seconds: float
+) -> None:
+    """The strike, from second 100 on, takes a minute."""
+    now = [100.0]
+    monkeypatch.setattr("demo.ten_faults.course.time.monotonic", lambda: now[0])
+
+    def strike(_scene: Scene) -> Struck:
+        now[0] += 60.0
+        return Struck(at=at)
+
+    course = Course(shaky(), dataclasses.replace(FAULTS[0], strike=strike))
+    course.strike()
+    assert course._seconds() == seconds

@@ -25,6 +25,18 @@ SECTIONS: Mapping[str, str] = {
     title.lower().replace(" ", "-"): text
     for title, text in re.findall(r"^## ([^\n]+)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 }
+_TRIED = re.search(r"^The faults were tried in \d+ runs: (.+?)\.\n\n", PAGE, re.M | re.S)
+_WHOLE = re.search(r"^All is of one run, of (.+)\.$", PAGE, re.M)
+RUNS: Mapping[str, str] = (
+    {
+        name: run
+        for names, run in re.findall(r"(.+?) \((.+?)\)(?:; |$)", " ".join(_TRIED[1].split()))
+        for name in names.split(", ")
+    }
+    if _TRIED
+    else {fault.name: _WHOLE[1] for fault in FAULTS if _WHOLE}
+)
+"""Each fault with its run."""
 DEFINITION = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
 LOOK = re.compile(
     r"^\$ kubectl get .*?\n(.*?)\n\$ kubectl .*?\n(.*?)\nexit code (\d+)$", re.M | re.S
@@ -46,18 +58,13 @@ def observed(fault: Fault) -> Observed:
         alerts={name: at for name, at in alerts.items() if at is not None},
         healed=heals == "yes",
         recovered_after=0.0 if fault.expected.ends else _number(again),
-        names={name: _named(name, height.why) for name in ("node", "rank")},
+        names=dict(re.findall(r"Struck: (\w+) (\w+)\.", text)),
+        run=RUNS[fault.name],
     )
 
 
 def _number(cell: str) -> float | None:
     return None if cell == "never" else float(cell.removesuffix(" s"))
-
-
-def _named(kind: str, text: str) -> str:
-    """What the first sentences name of this kind."""
-    found = re.search(rf"\b{kind} (n?\d+)\b", " ".join(text.split()))
-    return found[1] if found else f"(no {kind})"
 
 
 SEEN = {slug: observed(BY_NAME[slug]) for slug in SECTIONS}

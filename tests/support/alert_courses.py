@@ -89,6 +89,24 @@ COURSES: dict[str, tuple[Course, ...]] = {
                 of_job("volume_unavailable"): "1x90",
             },
         ),
+        # More than 256 ranks: each worker has the oldest report of its ranks.
+        Fires(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", instance="w0"): "0+60x90",
+                of_job("rank_heartbeat_timestamp_seconds", instance="w1"): "0+60x10 600x90",
+            },
+            shown="20m 0s",
+        ),
+        Course(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", instance="w0"): "0+60x90",
+                of_job("rank_heartbeat_timestamp_seconds", instance="w1"): "0+60x90",
+            },
+        ),
         Course(30, {**phase("Suspended"), of_job("rank_heartbeat_timestamp_seconds"): "0x90"}),
     ),
     "TrainingJobBelowMinWorkers": (
@@ -174,6 +192,28 @@ COURSES: dict[str, tuple[Course, ...]] = {
             {**RUNNING, of_job("checkpoint_last_success_timestamp_seconds"): "600x100"},
             shown="1h 10m 0s",
         ),
+        # It makes steps since minute 5, has moved, and has never saved.
+        Fires(
+            80,
+            {
+                **RUNNING,
+                of_job("step", pod="w0"): "_x5 0+1x30",
+                of_job("step", pod="w1"): "_x30 25+1x90",
+                of_job("rank_collective_seconds_total", op="commit", rank="0"): "_x5 0+1x90",
+            },
+            shown="1h 15m 0s",
+        ),
+        # It has made steps for less than an hour.
+        Course(
+            80,
+            {
+                **RUNNING,
+                of_job("step"): "_x30 0+1x90",
+                of_job("rank_collective_seconds_total", op="commit", rank="0"): "_x30 0+1x90",
+            },
+        ),
+        # A script that reports its steps saves by itself.
+        Course(80, {**RUNNING, of_job("step"): "0+1x100"}),
         # Rank 0 has moved to a pod that has saved since.
         Course(
             80,

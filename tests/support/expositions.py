@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import NamedTuple
 
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
 from regroup_operator.controller import operator_metrics
@@ -32,7 +35,9 @@ def operator() -> str:
     """Of an operator that leads and has one job, in the text format of Prometheus."""
     leads.labels(name="regroup-operator").set(1)
     operator_metrics.count_reconcile(0.1, failed=True)
-    operator_metrics.count_taken(waited=0.1, depth=0)
+    operator_metrics.show_depth(lambda: 0)
+    operator_metrics.count_added()
+    operator_metrics.count_taken(waited=0.1)
     request_metrics.count_request("GET", 200)
     request_metrics.count_list("pods")
     request_metrics.count_unreadable("pods")
@@ -84,3 +89,29 @@ def _recovered() -> TrainingJobStatus:
 
 def _text(registry: CollectorRegistry) -> str:
     return generate_latest(registry).decode()
+
+
+PROGRAMS = (operator, coordinator, agent)
+
+
+class Series(NamedTuple):
+    """One metric family."""
+
+    name: str
+    """As queries have it: that of a counter ends in `_total`."""
+    type: str
+    labels: frozenset[str]
+    text: str
+    """Its help; on the page, more may follow."""
+
+
+def exported() -> list[Series]:
+    """The metric families of all programs that are ours."""
+    families = [one for program in PROGRAMS for one in text_string_to_metric_families(program())]
+    return [_series(one) for one in families if not re.match(r"python_|process_", one.name)]
+
+
+def _series(family: Metric) -> Series:
+    labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+    name = family.name + "_total" * (family.type == "counter")
+    return Series(name, family.type, frozenset(labels), family.documentation)

@@ -12,6 +12,7 @@ import time
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.rank_messages import Finished, LastLine, Progress, Restored
+from regroup_trainer.system.log_lines import rank_log
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -30,6 +31,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         case "raise":
             raise ValueError("the data is upside down")
         case "complain":
+            rank_log.warning("checkpoint of step %d failed", 5)
             print("ConfigError: the data is upside down", file=sys.stderr)
             return 3
         case "die" | "be interrupted" as how:

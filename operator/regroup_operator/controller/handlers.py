@@ -29,7 +29,13 @@ from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.memory_watches import MemoryWatches
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
-from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
+from regroup_operator.controller.operator_metrics import (
+    count_added,
+    count_reconcile,
+    count_taken,
+    job_series,
+    show_depth,
+)
 from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
@@ -95,8 +101,11 @@ class Operator:
         self._keys = keys
         self._end = end
         self.queue: WorkQueue[Key] = WorkQueue(
-            group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
+            group_of=lambda key: key[0],
+            most_of_a_group=WORKERS_OF_A_NAMESPACE,
+            on_add=count_added,
         )
+        show_depth(lambda: len(self.queue))
         self._is_filled = False
         self._leads = False
         self._lost: dict[Key, None] = {}
@@ -228,7 +237,7 @@ class Operator:
     async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
         while True:
             key, waited = await self.queue.take()
-            count_taken(waited, len(self.queue))
+            count_taken(waited)
             started = time.monotonic()
             failed = await self._reconcile(reconciler, key)
             count_reconcile(time.monotonic() - started, failed=failed)

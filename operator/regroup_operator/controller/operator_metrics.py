@@ -9,7 +9,7 @@ import contextlib
 import io
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -41,7 +41,7 @@ REQUEST_BYTES = 16 * 1024
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"])
-queue_adds = Counter("workqueue_adds", "Keys taken from the queue.", ["name"])
+queue_adds = Counter("workqueue_adds", "Keys added; one that waits already is not.", ["name"])
 queue_retries = Counter("workqueue_retries", "Keys that came back after a failure.", ["name"])
 queue_wait = Histogram("workqueue_queue_duration_seconds", "Time that a key waited.", ["name"])
 work_time = Histogram("workqueue_work_duration_seconds", "Time that a key was worked on.", ["name"])
@@ -85,11 +85,19 @@ def count_internal_error() -> None:
     internal_errors.inc()
 
 
-def count_taken(waited: float, depth: int) -> None:
-    """A key was taken from the queue."""
+def show_depth(waiting: Callable[[], int]) -> None:
+    """Have each scrape ask how many keys wait."""
+    queue_depth.labels(name=CONTROLLER).set_function(waiting)
+
+
+def count_added() -> None:
+    """A key was added to the queue."""
     queue_adds.labels(name=CONTROLLER).inc()
+
+
+def count_taken(waited: float) -> None:
+    """A key was taken from the queue, in which it had waited for so many seconds."""
     queue_wait.labels(name=CONTROLLER).observe(waited)
-    queue_depth.labels(name=CONTROLLER).set(depth)
 
 
 class JobSeries(Collector):

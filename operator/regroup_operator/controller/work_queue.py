@@ -109,12 +109,19 @@ class _Turns(Generic[Key]):
 class WorkQueue(Generic[Key]):
     """Keys to reconcile, for any number of workers in one event loop. Keys of one group wait in the
     order in which they came; groups take turns. At most `most_of_a_group` keys of a group are
-    worked on, so that a group whose rounds take long leaves workers for the others.
+    worked on, so that a group whose rounds take long leaves workers for the others. `on_add` is
+    called for each key that begins to wait.
     """
 
-    def __init__(self, group_of: Callable[[Key], Hashable], most_of_a_group: int) -> None:
+    def __init__(
+        self,
+        group_of: Callable[[Key], Hashable],
+        most_of_a_group: int,
+        on_add: Callable[[], None] = lambda: None,
+    ) -> None:
         self._group_of = group_of
         self._most_of_a_group = most_of_a_group
+        self._on_add = on_add
         self._busy: Counter[Hashable] = Counter()
         """Group -> keys that are worked on."""
         lost, changed, routine = (_Turns(group_of) for _ in range(3))
@@ -167,7 +174,9 @@ class WorkQueue(Generic[Key]):
         since, before = self._added.get(key, (time.monotonic(), None))
         if before is not None and before <= urgency:
             return
-        if before is not None:
+        if before is None:
+            self._on_add()
+        else:
             self._turns[before].discard(key)
         self._added[key] = since, urgency
         self._turns[urgency].append(key, since, is_new=urgency is Urgency.NEW)

@@ -9,8 +9,10 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
+from regroup_operator.controller.handlers import Operator
 from regroup_operator.controller.operator_metrics import (
     REQUEST_BYTES,
     SCRAPES_AT_ONCE,
@@ -21,6 +23,7 @@ from regroup_operator.controller.operator_metrics import (
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.operator_simulation import Simulation
+from tests.support.rendering import KEYS, SETTINGS
 from tests.support.waiting import wait_until
 
 JOB = Simulation().job()
@@ -91,6 +94,23 @@ def test_each_recovery_is_observed_once_when_it_is_complete() -> None:
     assert observe(make_recovery("1.2", 3.5)) == 1
     assert observe(make_recovery("1.2", 3.5)) == 1
     assert observe(make_recovery("1.2", 3.5), make_recovery("1.3", 0.5)) == 2
+
+
+def of_queue(name: str) -> float:
+    """What a scrape shows of the operator's queue."""
+    return REGISTRY.get_sample_value(f"workqueue_{name}", {"name": "trainingjob"}) or 0.0
+
+
+async def test_keys_count_as_they_are_added_and_wait_until_they_are_taken() -> None:
+    queue, before = Operator(SETTINGS, KEYS).queue, of_queue("adds_total")
+    for name in ("a", "b", "b"):
+        queue.add(("team", name))
+    assert (of_queue("depth"), of_queue("adds_total") - before) == (2, 2)
+    key, _ = await queue.take()
+    queue.add(key)
+    assert of_queue("depth") == 1
+    queue.done(key)
+    assert (of_queue("depth"), of_queue("adds_total") - before) == (2, 3)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -53,7 +54,11 @@ class Parent:
             str(theirs.fileno()),
         ]
         arguments = ["--parent", str(os.getpid()), "--entry", ENTRY, "--directory", str(directory)]
-        self.process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
+        self.log = directory / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments], pass_fds=[theirs.fileno()], stderr=log
+            )
         theirs.close()
         self.lines = self.control.makefile("rb")
         self.ranks = socket.socket(socket.AF_UNIX)
@@ -141,6 +146,17 @@ def test_a_failing_rank_is_reported_with_the_end_of_its_stderr(
     end = parent.ended()
     assert (end.exit_code, end.signal) == (code, signal_number)
     assert end.stderr_tail.strip().endswith(words)
+
+
+def test_what_regroup_writes_in_a_rank_names_job_and_generation(parent: Parent) -> None:
+    parent.fork("complain", n=7)
+    parent.accept().close()
+    assert parent.ended().stderr_tail.startswith("checkpoint of step 5 failed\n")
+    written = parent.log.read_text().splitlines()[-2]
+    assert re.fullmatch(
+        r"rank 0: [-\d]+ [:,\d]+ WARNING default/complain 1\.7: checkpoint of step 5 failed",
+        written,
+    )
 
 
 def test_to_ask_for_stacks_ends_no_rank_that_cannot_answer(parent: Parent) -> None:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -19,9 +20,11 @@ from regroup_trainer.agent import stacks
 from regroup_trainer.agent.template_protocol import ForkRank
 from regroup_trainer.protocol.channel import AgentChannel
 from regroup_trainer.protocol.commit_page import CommitPage
+from regroup_trainer.protocol.environment import LOG_FORMAT
 from regroup_trainer.protocol.exit_codes import INTERRUPTED
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.system.child_process import name_process
+from regroup_trainer.system.log_lines import Subject, begin_rank_log
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,12 @@ def live(start: RankStart, output: Sequence[int]) -> int:
     _restore(start.environment)
     torch.set_num_threads(start.order.threads)
 
+    lines = begin_rank_log(os.environ.get(LOG_FORMAT))
+    lines.subject = partial(_subject, assignment)
+
     def rename_to(following: Assignment) -> None:
         name_process(f"rank-{following.rank}")
+        lines.subject = partial(_subject, following)
 
     try:
         channel = AgentChannel(assignment.channel, start.page, rename_to)
@@ -66,6 +73,12 @@ def live(start: RankStart, output: Sequence[int]) -> int:
     except BaseException:
         traceback.print_exc()
         return 1
+
+
+def _subject(assignment: Assignment) -> Subject:
+    record = assignment.record
+    about = (record.desired.namespace, record.desired.job, str(record.number))
+    return Subject(*about, rank=str(assignment.rank))
 
 
 def _redirect(output: Sequence[int]) -> None:

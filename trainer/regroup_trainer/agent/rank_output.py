@@ -20,6 +20,8 @@ _UPDATE_SECONDS = 1.0
 """A progress bar draws itself ten times a second; one drawing a second is passed on."""
 IDLE_SECONDS = 1.0
 """The beginning of a line is passed on when so long nothing more of it came."""
+_OBJECT, _OF_US = b'{"time": "', b'"logger": "regroup_trainer.rank"'
+"""A line of JSON of `rank_log` (`system/log_lines.py`), which has the rank in it."""
 _DRAINED = 1 << 20
 """Bytes that are read at most after a rank's end: processes that it started may write on."""
 
@@ -74,7 +76,8 @@ class Lines:
         return self._marked(drawings[-1])
 
     def _marked(self, line: bytes) -> bytes:
-        return self.prefix() + line + b"\n"
+        is_ours = line.startswith(_OBJECT) and _OF_US in line
+        return (b"" if is_ours else self.prefix()) + line + b"\n"
 
 
 def _drawings(line: bytes) -> list[bytes]:

@@ -51,6 +51,7 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
+from regroup_trainer.system.log_lines import without_stamps
 from regroup_trainer.system.program_error import excerpt
 
 _REPORT_CHARACTERS = 4000
@@ -343,7 +344,8 @@ class Template:
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
                 stderr_tail=excerpt(
-                    rank.streams[-1].tail.decode(errors="replace"), _REPORT_CHARACTERS
+                    without_stamps(rank.streams[-1].tail.decode(errors="replace")),
+                    _REPORT_CHARACTERS,
                 ),
                 killed=rank.killed,
                 step=step,

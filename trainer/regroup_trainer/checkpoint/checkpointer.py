@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,6 +27,7 @@ from regroup_trainer.protocol.rank_messages import (
 from regroup_trainer.step.agreement import broadcast_from_rank0, until_all
 from regroup_trainer.step.phase_clock import PhaseClock
 from regroup_trainer.step.state import TrainState
+from regroup_trainer.system.log_lines import rank_log
 
 _MOMENT_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
@@ -325,7 +325,7 @@ class Checkpointer:
             self._blocking += time.monotonic() - start
 
     def _report_failure(self, step: int, stage: Stage, error: str) -> None:
-        print(f"checkpoint of step {step} failed ({stage}): {error}", file=sys.stderr)
+        rank_log.warning("checkpoint of step %d failed (%s): %s", step, stage, error)
         report = CheckpointFailed(
             generation=self._saver.generation,
             rank=self._saver.group.rank,

@@ -5,7 +5,6 @@ ranks.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +27,7 @@ from regroup_trainer.parallel.gradient_sum import SummedDDP
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.strategies import STRATEGIES, StrategyName
+from regroup_trainer.system.log_lines import rank_log
 
 
 def replicate(
@@ -96,15 +96,13 @@ def thread(model: Model, config: TrainConfig, group: GenerationGroup, _: DeviceM
             "parallelism.strategy: 'dp' is one process that uses all its GPUs, and the world size "
             f"is {group.size}: use 'ddp', or one replica with nprocPerNode 1"
         )
-    print(
+    rank_log.warning(
         "parallelism.strategy dp (nn.DataParallel) is for teaching: it copies the model to every "
         "GPU and gathers all "
         "outputs on the first one in each step, and its threads share one Python interpreter. ddp "
         "keeps a process and "
         "a copy for each GPU, overlaps communication with the backward pass and goes beyond one "
-        "machine",
-        file=sys.stderr,
-        flush=True,
+        "machine"
     )
     _allocate(model, config, group.device)
     return nn.DataParallel(model)

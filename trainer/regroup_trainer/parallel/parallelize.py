@@ -8,7 +8,6 @@ constant beforehand, so that the results do not depend on the world size.
 from __future__ import annotations
 
 import contextlib
-import sys
 from contextlib import AbstractContextManager
 
 import torch
@@ -32,6 +31,7 @@ from regroup_trainer.parallel.tensor_parallel import require_divisible, split_la
 from regroup_trainer.parallel.zero import shard_optimizer
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.strategies import STRATEGIES
+from regroup_trainer.system.log_lines import rank_log
 
 
 def parallelize(model: Model, config: TrainConfig, group: GenerationGroup) -> nn.Module:
@@ -42,7 +42,7 @@ def parallelize(model: Model, config: TrainConfig, group: GenerationGroup) -> nn
     mesh = arrange(config.parallelism, group)
     devices = mesh.connect(group.device.type)
     if group.is_rank0 and len(mesh.named) > 1:
-        print(mesh.describe(), file=sys.stderr, flush=True)
+        rank_log.info("%s", mesh.describe())
     if mesh.sizes.context > 1:
         slice_sequences(model, mesh.connect_context(group.device.type))
     if mesh.sizes.pipeline == 1:

@@ -27,6 +27,7 @@ from torch.distributed.distributed_c10d import init_process_group  # that of a s
 
 from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.system.log_lines import rank_log
 
 _JOIN_TIMEOUT = timedelta(seconds=60)
 """How long the store may not answer, and how long ranks that have all come may take to connect."""
@@ -255,7 +256,7 @@ def _plain(address: str) -> str:
 def report_loss(rank: int, error: BaseException) -> None:
     """Print why a rank lost its process group. Only the first line: c10d's own frames follow it."""
     reason = next(iter(str(error).splitlines()), type(error).__name__)
-    print(f"rank {rank} lost its process group: {reason}", file=sys.stderr, flush=True)
+    rank_log.warning("rank %d lost its process group: %s", rank, reason)
 
 
 def is_peer_loss(error: BaseException) -> bool:

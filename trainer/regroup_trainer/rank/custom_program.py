@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,9 +26,10 @@ from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.measuring import Samples, measure_all
 from regroup_trainer.step.state import Position, Stateful, TrainState
 from regroup_trainer.step.updater import StepResult
+from regroup_trainer.system.log_lines import rank_log
 
 _THEY_VARY = (
-    "session.batches: dataset: the samples of {kind} are not the same in each process (random "
+    "session.batches: dataset: the samples of %s are not the same in each process (random "
     "augmentation, a shuffle without a seed, or files that differ?): checkpoints remember its type "
     "and size alone"
 )
@@ -80,7 +80,7 @@ class DataSet:
 
     def _learn(self, known: DataSetFingerprint, *, is_shown: bool) -> None:
         if is_shown and known.samples == VARY and not self._is_named:
-            print(_THEY_VARY.format(kind=known.kind), file=sys.stderr, flush=True)
+            rank_log.warning(_THEY_VARY, known.kind)
             self._is_named = True
         self.fingerprint = known
 

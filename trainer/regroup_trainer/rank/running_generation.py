@@ -6,7 +6,6 @@ or the protocol of checkpoints.
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +41,7 @@ from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StepResult
 from regroup_trainer.system.backoff import retry_seconds
+from regroup_trainer.system.log_lines import rank_log
 
 _BUSY_SECONDS = 1.0
 """Between reports of what a rank is busy with."""
@@ -172,10 +172,9 @@ class RunningGeneration:
         if self._history is not None:
             self._history.append(step)
             if not result.updated:
-                print(
-                    f"step {result.position.step}: loss or gradients are not finite, the update "
-                    "was skipped",
-                    file=sys.stderr,
+                rank_log.warning(
+                    "step %d: loss or gradients are not finite, the update was skipped",
+                    result.position.step,
                 )
         self.reporter.step(result, rate)
         self._checkpointer.after_step()

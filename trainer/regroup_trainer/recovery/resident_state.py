@@ -6,7 +6,6 @@ all ranks of the next generation compare their inventories and agree (`inventory
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from regroup_trainer.checkpoint.layout import DataIdentity
@@ -19,6 +18,7 @@ from regroup_trainer.recovery.step_log import StepLog, committed_step
 from regroup_trainer.step.commit import Commit
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.updater import StateUpdater, StepResult
+from regroup_trainer.system.log_lines import rank_log
 
 
 @dataclass
@@ -85,11 +85,7 @@ class ResidentState:
         """Apply the prepared step with the commit that another rank has seen."""
         result = self.updater.apply(commit)
         self.log.append(committed_step(self.generation, self.world_size, result, data))
-        print(
-            f"completed step {result.position.step}, whose commit a peer had seen",
-            file=sys.stderr,
-            flush=True,
-        )
+        rank_log.info("completed step %d, whose commit a peer had seen", result.position.step)
         return result
 
 

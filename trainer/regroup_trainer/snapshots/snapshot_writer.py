@@ -13,7 +13,6 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from regroup_trainer.snapshots.snapshot_schedule import SnapshotTimer
 from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.log_lines import rank_log
 from regroup_trainer.system.memory_limit import available_bytes, describe_bytes
 
 _RETRY_SECONDS = (1.0, 5.0, 30.0)
@@ -286,7 +286,7 @@ class MemorySnapshots:
                 path.write_bytes(content)
             except OSError as error:
                 why = f"no memory for the snapshot of step {self._begun}: {describe(error)}"
-                print(f"{why}; it is tried again", file=sys.stderr)
+                rank_log.warning("%s; it is tried again", why)
                 if self._closed.wait(pause):
                     break
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ class Subject(NamedTuple):
     namespace: str = ""
     trainingjob: str = ""
     generation: str = ""
+    rank: str = ""
+    """In JSON alone: before text, its agent puts the rank."""
 
 
 NO_SUBJECT = Subject()
@@ -70,6 +73,50 @@ def log_to_stderr(
     handler.setFormatter(lines)
     logging.basicConfig(level=level, handlers=[handler])
     return lines
+
+
+_OF_RANKS = "regroup_trainer.rank"
+_STAMP = re.compile(
+    r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S+/\S+ \d+\.\d+: ", re.MULTILINE
+)
+_OBJECT = re.compile(
+    rf'^\{{"time": "[^"]+", "level": "[A-Z]+", "logger": "{_OF_RANKS}".*$', re.MULTILINE
+)
+
+
+class _ToStderr(logging.Handler):
+    """Writes to what is standard error now: a program may put another stream there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+rank_log = logging.Logger(_OF_RANKS, logging.INFO)
+"""What Regroup itself writes in the process of a rank, beside what the user's program writes there.
+It is none of `logging.getLogger`: a program configures and disables those.
+"""
+rank_log.addHandler(_ToStderr())
+
+
+def begin_rank_log(form: str | None) -> LineFormatter:
+    """Have lines of `rank_log` name job and generation, as JSON where `form` is `json`. Set
+    `subject` of the result. Where nobody calls this, a line is its message alone.
+    """
+    lines = LineFormatter(as_json=form == "json", with_logger=False)
+    rank_log.handlers[0].setFormatter(lines)
+    return lines
+
+
+def without_stamps(text: str) -> str:
+    """What a rank wrote, in which each line of `rank_log` is its message alone."""
+    return _OBJECT.sub(lambda line: _message(line[0]), _STAMP.sub("", text))
+
+
+def _message(line: str) -> str:
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, KeyError, RecursionError):  # a program wrote something like it
+        return line
 
 
 class LogLimit(logging.Filter):
