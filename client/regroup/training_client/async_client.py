@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +72,7 @@ class AsyncJob:
                     if timeout is not None and left < WAIT_SECONDS:
                         raise TimeoutError(f"{error} ({timeout:g} s in all)") from None
 
-    async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncIterator[str]:
+    async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncGenerator[str, None]:
         """Yield the lines of Job.logs as they come."""
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue(1000)
         loop, has_left = asyncio.get_running_loop(), threading.Event()
