@@ -72,7 +72,9 @@ class AsyncJob:
                     if timeout is not None and left < WAIT_SECONDS:
                         raise TimeoutError(f"{error} ({timeout:g} s in all)") from None
 
-    async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncGenerator[str, None]:
+    async def logs(
+        self, *, follow: bool = False, rank: int | None = None
+    ) -> AsyncGenerator[str, None]:
         """Yield the lines of Job.logs as they come."""
         lines: asyncio.Queue[str | BaseException | None] = asyncio.Queue(1000)
         loop, has_left = asyncio.get_running_loop(), threading.Event()

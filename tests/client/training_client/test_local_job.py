@@ -182,7 +182,8 @@ async def test_who_stops_reading_logs_leaves_no_thread_behind(tmp_path: Path) ->
                 yield str(number)
 
     before = set(threading.enumerate())
-    job = AsyncJob(Talks("line", TrainingJobSpec.model_validate({"trainer": {}}), tmp_path, tmp_path))
+    spec = TrainingJobSpec.model_validate({"trainer": {}})
+    job = AsyncJob(Talks("line", spec, tmp_path, tmp_path))
     lines = job.logs()
     assert [await anext(lines) for _ in range(2)] == ["0", "1"]
     await lines.aclose()
