@@ -21,11 +21,13 @@ from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL,
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
+from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
@@ -271,9 +273,7 @@ class Reconciler:
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
         target = self._executor.target(job, observed.pods) if has_trained else None
         if target is not None and not self._coordinators.has_asked(job.key):
-            self._coordinators.follow(
-                job.key, target, _agents(job, observed), _workers(job, observed)
-            )
+            self._follow_target(job, observed, target)
             return True
         self._planned.add(job.key)
         return False
@@ -551,7 +551,12 @@ class Reconciler:
 
     def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         target = self._executor.target(job, observed.pods) if decided.follow else None
-        self._coordinators.follow(job.key, target, _agents(job, observed), _workers(job, observed))
+        self._follow_target(job, observed, target)
+
+    def _follow_target(self, job: AnyJob, observed: Observed, target: Target | None) -> None:
+        asked = job.size.max_replicas + job.size.spares
+        workers = most_to_report(asked, len(observed.pods), self._settings.max_workers)
+        self._coordinators.follow(job.key, target, _agents(job, observed), workers)
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
@@ -596,11 +601,6 @@ def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
     if coordinator is None:
         return ()
     return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
-
-
-def _workers(job: AnyJob, observed: Observed) -> int:
-    """How many its coordinator may report about: those that are lost have no pod."""
-    return max(job.size.max_replicas + job.size.spares, len(observed.pods))
 
 
 def _trains(job: AnyJob) -> bool:

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from regroup_operator.api.resource import Key
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, most_to_report
 from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import QUESTIONS_OF_A_NAMESPACE, Agent
 from regroup_operator.controller.contact_clock import TICK_SECONDS, ContactClock
@@ -499,6 +500,14 @@ def test_costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones(
     load = followed * cost / answer_pause(0.2, followed, cost, workers=1)
     assert load <= 0.41
     assert answer_pause(0.2, followed, 1e-3, workers=1) == max(0.2, followed / 400)
+
+
+def test_a_job_that_may_grow_without_end_gets_no_more_of_the_operators_time_than_the_largest() -> (
+    None
+):
+    """A tenant raises `maxReplicas` once the job has started. An answer that takes 20 s."""
+    workers = most_to_report(1_000_000, 2, DEFAULT_MAX_WORKERS)
+    assert answer_pause(0.2, 1, cost=20.0, workers=workers) > 40.0
 
 
 async def test_the_pause_follows_from_what_the_last_answer_took(
