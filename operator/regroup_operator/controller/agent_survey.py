@@ -19,6 +19,8 @@ from regroup_trainer.protocol.desired import CoordinatorContact
 AGENTS_A_TURN = 4
 TURN_SECONDS = 1.0
 """Between two turns of questions about one coordinator, and the longest wait for an answer."""
+BYSTANDER_SECONDS = 0.25
+"""The longest wait for an agent beside the coordinator: both may be dead, and the turn waits."""
 QUESTIONS_AT_ONCE = 64
 """Over all jobs."""
 QUESTIONS_OF_A_NAMESPACE = 16
@@ -34,6 +36,8 @@ class Agent:
     uid: str
     """UID of its pod."""
     address: str
+    seconds: float = TURN_SECONDS
+    """How long its answer is waited for."""
 
 
 Ask = Callable[[Agent], Awaitable[CoordinatorContact]]
@@ -89,7 +93,7 @@ class AgentSurvey:
     ) -> CoordinatorContact | None:
         try:
             # Its own first: those of one namespace that wait must not stand in front of others.
-            async with self.places, slots, asyncio.timeout(TURN_SECONDS):
+            async with self.places, slots, asyncio.timeout(agent.seconds):
                 return await ask(agent)
         except (CoordinatorError, TimeoutError):
             return None

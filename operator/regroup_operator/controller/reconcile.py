@@ -22,7 +22,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.api.worker_bounds import most_to_report
-from regroup_operator.controller.agent_survey import Agent
+from regroup_operator.controller.agent_survey import BYSTANDER_SECONDS, Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
@@ -44,7 +44,7 @@ from regroup_operator.controller.refusals import (
     made_nothing,
     stopped_by,
 )
-from regroup_operator.decide.coordinator_evidence import witnesses
+from regroup_operator.decide.coordinator_evidence import bystanders, witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, Plan
 from regroup_operator.decide.planner import plan
@@ -600,7 +600,11 @@ def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
     coordinator = current_coordinator(observed, job.status)
     if coordinator is None:
         return ()
-    return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
+    beside = bystanders(coordinator, observed)
+    return (
+        *(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed)),
+        *(Agent(pod.uid, pod.ip, BYSTANDER_SECONDS) for pod in beside),
+    )
 
 
 def _trains(job: AnyJob) -> bool:
