@@ -13,7 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from regroup_operator.decide.coordinator_evidence import bystanders, witnesses
+from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import CoordinatorError
+from regroup_operator.observe.observed import AnyJob, Observed
 from regroup_trainer.protocol.desired import CoordinatorContact
 
 AGENTS_A_TURN = 4
@@ -38,6 +41,17 @@ class Agent:
     address: str
     seconds: float = TURN_SECONDS
     """How long its answer is waited for."""
+
+
+def agents_to_ask(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
+    """Whom to ask about the coordinator while it does not answer."""
+    coordinator = current_coordinator(observed, job.status)
+    if coordinator is None:
+        return ()
+    return (
+        *(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed)),
+        *(Agent(pod.uid, pod.ip, BYSTANDER_SECONDS) for pod in bystanders(coordinator, observed)),
+    )
 
 
 Ask = Callable[[Agent], Awaitable[CoordinatorContact]]

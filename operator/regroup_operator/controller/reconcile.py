@@ -22,7 +22,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.api.worker_bounds import most_to_report
-from regroup_operator.controller.agent_survey import BYSTANDER_SECONDS, Agent
+from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
@@ -30,25 +30,15 @@ from regroup_operator.controller.executor import Executor, in_batches
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import (
-    JobSeries,
-    count_internal_error,
-)
+from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
-from regroup_operator.controller.refusals import (
-    LEADERS,
-    Kind,
-    Refusals,
-    made_nothing,
-    stopped_by,
-)
-from regroup_operator.decide.coordinator_evidence import bystanders, witnesses
+from regroup_operator.controller.refusals import LEADERS, Kind, Refusals, made_nothing, stopped_by
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
+from regroup_operator.decide.succession import waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -556,7 +546,7 @@ class Reconciler:
     def _follow_target(self, job: AnyJob, observed: Observed, target: Target | None) -> None:
         asked = job.size.max_replicas + job.size.spares
         workers = most_to_report(asked, len(observed.pods), self._settings.max_workers)
-        self._coordinators.follow(job.key, target, _agents(job, observed), workers)
+        self._coordinators.follow(job.key, target, agents_to_ask(job, observed), workers)
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
@@ -593,18 +583,6 @@ class Reconciler:
         self._event_limit.note(key, refused=False)
         self._emitted.add(name)
         return True
-
-
-def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
-    """Whom to ask about the coordinator while it does not answer."""
-    coordinator = current_coordinator(observed, job.status)
-    if coordinator is None:
-        return ()
-    beside = bystanders(coordinator, observed)
-    return (
-        *(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed)),
-        *(Agent(pod.uid, pod.ip, BYSTANDER_SECONDS) for pod in beside),
-    )
 
 
 def _trains(job: AnyJob) -> bool:

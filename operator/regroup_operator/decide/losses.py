@@ -14,11 +14,10 @@ from datetime import datetime
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
-from regroup_operator.decide.event_sums import sum_up
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
-from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.decide.plan import DeletePod, Event, Step, sum_up
 from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.observe.observed import (
     AnyJob,

@@ -15,8 +15,7 @@ from regroup_operator.api.names import WORKER
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
-from regroup_operator.decide.event_sums import sum_up
-from regroup_operator.decide.plan import Event, Step
+from regroup_operator.decide.plan import Event, Step, sum_up
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 
 FORGET_SECONDS = 3600.0

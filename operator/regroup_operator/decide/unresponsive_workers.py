@@ -16,9 +16,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.decide.event_sums import sum_up
 from regroup_operator.decide.node_exclusion import count_node_failures
-from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step
+from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step, sum_up
 from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason

@@ -620,7 +620,8 @@ async def test_a_number_of_400_digits_is_refused_and_the_coordinator_is_followed
     with CoordinatorStub(make_coordinator_status()) as stub:
         stub.has_watch = has_watch
         ordinary = stub.encode
-        stub.encode = lambda status: ordinary(status)[:-1] + f',"x":{10**400}}}'  # type: ignore[method-assign]
+        number = f',"x":{10**400}}}'
+        stub.encode = lambda status: ordinary(status)[:-1] + number  # type: ignore[method-assign]
         line.coordinators.follow(KEY, target(stub))
         await until("a refusal", lambda: ".x: must lie between" in view_of(line).error)
         stub.encode = ordinary  # type: ignore[method-assign]
