@@ -25,11 +25,11 @@ from tests.support.kube_api import Api, install_definition
 
 NAME = "fuzz"
 SAMPLES = 10
-"""Before each wave, and beside it."""
+"""Before each wave."""
 SETTINGS = (
     f"etcd, kube-apiserver and operator on this machine; waves of {WAVE} jobs, one each "
-    f"{EVERY_SECONDS} s or later and a rest as long as each request took; "
-    "templates rendered in this process"
+    f"{EVERY_SECONDS} s or later and a rest as long as each request took; the ordinary tenant is "
+    "measured until the end of each wave; templates rendered in this process"
 )
 
 

@@ -1,5 +1,6 @@
 """The course of a fuzz: quiet samples and waves of hostile jobs take turns, so that both kinds of
-samples see the same machine.
+samples see the same machine. The jobs of a wave stay until its end, and the ordinary tenant is
+measured until then: beside the first ones, and beside all of them.
 
 The hostile tenant creates at most one job each `EVERY_SECONDS`, and rests as long as each request
 took. Without that the API server has no time left on a small machine, whatever the operator does.
@@ -32,6 +33,8 @@ from tests.support.specs import SMALLEST
 EVERY_SECONDS = 0.08
 WAVE = 100
 """Hostile jobs that the API server takes between two pauses."""
+MOST_BESIDE = 200
+"""Samples beside one wave: it takes a minute, or several on a machine that does too much."""
 MOST_RATIO = 2.0
 UNITS = {
     "jobs": "count",
@@ -55,7 +58,7 @@ class Size:
     """That the API server takes."""
     templates: int
     samples: int
-    """Before each wave, and at most so many beside it."""
+    """Before each wave."""
     seconds: float = math.inf
     """No wave begins later."""
 
@@ -141,25 +144,24 @@ def _take_turns(
     while tenant.findings.jobs < size.jobs and time.monotonic() < end:
         wave = min(WAVE, size.jobs - tenant.findings.jobs)
         outcome.quiet += quiet.sample(lambda count: count >= size.samples)
-        outcome.beside += _beside(tenant, quiet, wave, size.samples)
+        outcome.beside += _beside(tenant, quiet, wave)
         reasons = dict(tenant.findings.reasons.most_common())
         medians = [round(statistics.median(one)) for one in (outcome.quiet, outcome.beside)]
         report(f"{shown(outcome.metrics())}, medians {medians}, {reasons}")
         tenant.delete_all()
 
 
-def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, most: int) -> list[float]:
-    """The samples of quiet jobs while a wave is created."""
+def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int) -> list[float]:
+    """The samples of quiet jobs while a wave is created, and until each of its jobs is judged."""
     over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        samples = pool.submit(quiet.sample, lambda count: over.is_set() or count >= most)
+        samples = pool.submit(quiet.sample, lambda count: over.is_set() or count >= MOST_BESIDE)
         try:
             tenant.create(wave, EVERY_SECONDS)
+            tenant.await_judgement()
         finally:
             over.set()
-        found = samples.result()
-    tenant.await_judgement()
-    return found
+        return samples.result()
 
 
 def _render_templates(outcome: Outcome, size: Size) -> None:

@@ -5,9 +5,9 @@ and a place in lists, so that one such job would end it for all. The limit is on
 installation; `Settings.max_workers` says why it has an upper end.
 
 A job that has started may have been admitted by a release without this limit, or before the limit
-was lowered. Its `maxReplicas` does not count: it is a number that costs nothing, and nothing is
-built of it. `replicas` + `spares` count at any time. A job with more runs on with the pods that it
-has, but a lost one is not replaced (`InvalidJob`).
+was lowered. Its `maxReplicas` does not count, and may be raised to any number: who reckons with it
+cuts it to the limit first. `replicas` + `spares` count at any time. A job with more runs on with
+the pods that it has, but a lost one is not replaced (`InvalidJob`).
 """
 
 from __future__ import annotations
@@ -39,3 +39,10 @@ def too_large(spec: TrainingJobSpec, max_workers: int, *, started: bool = False)
             f"its GPUs: at most {MOST_RANKS} are possible: set spec.nprocPerNode"
         )
     return ""
+
+
+def most_to_report(asked: int, pods: int, max_workers: int) -> int:
+    """How many workers a coordinator may report about. `asked`: what the spec allows, also of those
+    that are lost and have no pod. A job from before the limit was lowered may have more `pods`.
+    """
+    return min(max(min(asked, max_workers), pods), DEFAULT_MAX_WORKERS)

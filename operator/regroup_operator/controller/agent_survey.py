@@ -13,12 +13,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from regroup_operator.decide.coordinator_evidence import bystanders, witnesses
+from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import CoordinatorError
+from regroup_operator.observe.observed import AnyJob, Observed
 from regroup_trainer.protocol.desired import CoordinatorContact
 
 AGENTS_A_TURN = 4
 TURN_SECONDS = 1.0
 """Between two turns of questions about one coordinator, and the longest wait for an answer."""
+BYSTANDER_SECONDS = 0.25
+"""The longest wait for an agent beside the coordinator: both may be dead, and the turn waits."""
 QUESTIONS_AT_ONCE = 64
 """Over all jobs."""
 QUESTIONS_OF_A_NAMESPACE = 16
@@ -34,6 +39,19 @@ class Agent:
     uid: str
     """UID of its pod."""
     address: str
+    seconds: float = TURN_SECONDS
+    """How long its answer is waited for."""
+
+
+def agents_to_ask(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
+    """Whom to ask about the coordinator while it does not answer."""
+    coordinator = current_coordinator(observed, job.status)
+    if coordinator is None:
+        return ()
+    return (
+        *(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed)),
+        *(Agent(pod.uid, pod.ip, BYSTANDER_SECONDS) for pod in bystanders(coordinator, observed)),
+    )
 
 
 Ask = Callable[[Agent], Awaitable[CoordinatorContact]]
@@ -89,7 +107,7 @@ class AgentSurvey:
     ) -> CoordinatorContact | None:
         try:
             # Its own first: those of one namespace that wait must not stand in front of others.
-            async with self.places, slots, asyncio.timeout(TURN_SECONDS):
+            async with self.places, slots, asyncio.timeout(agent.seconds):
                 return await ask(agent)
         except (CoordinatorError, TimeoutError):
             return None

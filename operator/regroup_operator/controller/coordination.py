@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -43,6 +44,7 @@ from regroup_operator.controller.followed_coordinator import (
     Target,
     host_of,
 )
+from regroup_operator.controller.operator_metrics import count_internal_error
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import (
@@ -62,6 +64,7 @@ from regroup_trainer.protocol.desired import (
 )
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
+from regroup_trainer.protocol.message import shorten
 
 PAUSE_SECONDS = 0.2
 """The least pause between an answer and the next one, so that fast steps do not keep the operator
@@ -70,11 +73,16 @@ busy.
 FAILURE_PAUSE_SECONDS = 1.0
 """The least pause after a request without an answer; half of it after the end of a watch."""
 COSTLY_PAUSE_SECONDS = 30.0
-"""The least pause after an answer that it takes too much time to read."""
+"""The least pause after an answer that it takes too much time to read, and after an error that
+nothing expects.
+"""
 ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
+
+log = logging.getLogger(__name__)
+_Task = Callable[[Key, FollowedCoordinator], Awaitable[None]]
 
 
 class Coordinators:
@@ -128,8 +136,8 @@ class Coordinators:
             )
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
-                asyncio.create_task(self._follow(key, follower), name=f"follow {where}"),
-                asyncio.create_task(self._survey(key, follower), name=f"survey {where}"),
+                asyncio.create_task(self._keep_on(task, key, follower), name=f"{name} {where}")
+                for name, task in (("follow", self._follow), ("survey", self._survey))
             ]
         follower.survey.agents, follower.workers = agents, workers
 
@@ -177,6 +185,27 @@ class Coordinators:
         agent = f"http://{host_of(address)}:{AGENT_METRICS_PORT}"
         body = CoordinatorAddress(url=url).model_dump_json()
         await self._requests.send("PUT", agent + "/v1/coordinator", token, body)
+
+    async def _keep_on(self, task: _Task, key: Key, follower: FollowedCoordinator) -> None:
+        """Run a task of a follower; again after an error that nothing expects, whatever it is: the
+        operator would be blind to this job without a word.
+        """
+        while True:
+            try:
+                await task(key, follower)
+            except Exception as error:
+                log.error("%s/%s: cannot follow its coordinator", *key, exc_info=error)
+                count_internal_error()
+                if task == self._follow:  # what agents report is not needed
+                    self._show(key, follower, error)
+            await asyncio.sleep(COSTLY_PAUSE_SECONDS)
+
+    def _show(self, key: Key, follower: FollowedCoordinator, error: Exception) -> None:
+        """Show an error that nothing expects. It is no evidence of death."""
+        what = f"{type(error).__name__}: {shorten(str(error))}"
+        text = f"the operator met an error that it does not know ({what}): its log has the details"
+        if follower.failed(CoordinatorError(f"{text}, please report them"), self._clock.now()):
+            self._on_news(key)
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
         while follower.has_watch:

@@ -56,7 +56,8 @@ reconcile_time = Histogram(
 )
 internal_errors = Counter(
     "trainingjob_internal_errors",
-    "Rounds that ended in an error that the operator does not know; its log has each.",
+    "Errors that the operator does not know, in rounds and in following coordinators; its log has "
+    "each.",
 )
 for _result in ("success", "error"):
     reconciles.labels(controller=CONTROLLER, result=_result)
@@ -81,7 +82,7 @@ def count_reconcile(seconds: float, *, failed: bool) -> None:
 
 
 def count_internal_error() -> None:
-    """A round has ended in an error that nothing expects."""
+    """A round, or following a coordinator, has ended in an error that nothing expects."""
     internal_errors.inc()
 
 

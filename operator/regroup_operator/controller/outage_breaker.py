@@ -2,7 +2,9 @@
 the network's, and agents reached over that network are no witnesses. The caller gives the time.
 
 Coordinators run what tenants want, so one namespace must not switch off the evidence of another by
-coordinators that fail on purpose. An outage of the operator's own hits more than one namespace.
+coordinators that fail on purpose. An outage of the operator's own hits more than one namespace. So
+the others must show half of what is too many. Where no namespace has more than a tenth of the
+coordinators, they do whenever too many fail.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ OPEN_SECONDS = 60.0
 
 class OutageBreaker:
     """Open while too many coordinators fail together, and for a minute after that: for all
-    namespaces where the one that has the most failures is not needed to show it; else for those
-    alone in which too many fail.
+    namespaces where those beside the one with the most failures show it; else for those alone in
+    which too many fail.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class OutageBreaker:
     def _open(self, followed: Mapping[str, int], everywhere: int, now: float) -> None:
         worst, most = self._counts.most_common(1)[0]
         rest = everywhere - followed.get(worst, 0)
-        is_general = _are_too_many(len(self._failed) - most, rest)
+        is_general = _are_too_many(len(self._failed) - most, min(rest, everywhere / 2))
         until = now + OPEN_SECONDS
         self._open_until = {name: at for name, at in self._open_until.items() if at > now} | {
             name: until
@@ -72,5 +74,5 @@ class OutageBreaker:
         return now < self._open_until.get(namespace, now)
 
 
-def _are_too_many(failed: int, followed: int) -> bool:
+def _are_too_many(failed: int, followed: float) -> bool:
     return failed >= FEWEST_FAILURES and failed > TOO_MANY * followed

@@ -20,10 +20,12 @@ from regroup_operator.api import names
 from regroup_operator.api.resource import KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT
-from regroup_operator.controller.agent_survey import Agent
+from regroup_operator.api.worker_bounds import most_to_report
+from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import (
     describe,
     event_of,
@@ -36,24 +38,14 @@ from regroup_operator.controller.job_events import (
     remembered_events,
 )
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import (
-    JobSeries,
-    count_internal_error,
-)
+from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
-from regroup_operator.controller.refusals import (
-    LEADERS,
-    Kind,
-    Refusals,
-    made_nothing,
-    stopped_by,
-)
-from regroup_operator.decide.coordinator_evidence import witnesses
+from regroup_operator.controller.refusals import LEADERS, Kind, Refusals, made_nothing, stopped_by
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
+from regroup_operator.decide.succession import waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -258,9 +250,7 @@ class Reconciler:
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
         target = self._executor.target(job, observed.pods) if has_trained else None
         if target is not None and not self._coordinators.has_asked(job.key):
-            self._coordinators.follow(
-                job.key, target, _agents(job, observed), _workers(job, observed)
-            )
+            self._follow_target(job, observed, target)
             return True
         self._planned.add(job.key)
         return False
@@ -538,7 +528,12 @@ class Reconciler:
 
     def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         target = self._executor.target(job, observed.pods) if decided.follow else None
-        self._coordinators.follow(job.key, target, _agents(job, observed), _workers(job, observed))
+        self._follow_target(job, observed, target)
+
+    def _follow_target(self, job: AnyJob, observed: Observed, target: Target | None) -> None:
+        asked = job.size.max_replicas + job.size.spares
+        workers = most_to_report(asked, len(observed.pods), self._settings.max_workers)
+        self._coordinators.follow(job.key, target, agents_to_ask(job, observed), workers)
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
@@ -552,19 +547,6 @@ class Reconciler:
             emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
         if all(emitted):
             self._up_to_date.add(job.key)
-
-
-def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
-    """Whom to ask about the coordinator while it does not answer."""
-    coordinator = current_coordinator(observed, job.status)
-    if coordinator is None:
-        return ()
-    return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
-
-
-def _workers(job: AnyJob, observed: Observed) -> int:
-    """How many its coordinator may report about: those that are lost have no pod."""
-    return max(job.size.max_replicas + job.size.spares, len(observed.pods))
 
 
 def _trains(job: AnyJob) -> bool:

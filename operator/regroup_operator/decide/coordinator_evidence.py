@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.observe.observed import LEASE_STALE_SECONDS, Node, Observed, Pod
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import Waiting
@@ -25,6 +26,8 @@ OUTAGE_SECONDS = 5.0
 """The pause between two looks at the node of one of many coordinators that do not answer."""
 WITNESSES = 2
 """Agents that have to agree; all of them where there are fewer."""
+BYSTANDERS = 3
+"""Agents beside the coordinator that are asked with a witness that is alone: all in one turn."""
 
 
 def is_unreadable(observed: Observed) -> bool:
@@ -38,14 +41,14 @@ def is_unresponsive(observed: Observed) -> bool:
     return observed.coordinator.unanswered_seconds >= UNANSWERED_SECONDS
 
 
-def why_dead(pod: Pod, observed: Observed) -> str:
+def why_dead(pod: Pod, observed: Observed, status: TrainingJobStatus) -> str:
     """What shows that a running coordinator is dead; empty while nothing does."""
     if not is_unresponsive(observed):
         return ""
     return (
         _why_node_is_bad(observed.nodes.get(pod.node))
-        or _why_pod_is_bad(pod, observed)
-        or _what_agents_report(pod, observed)
+        or _why_pod_is_bad(pod, observed, status)
+        or _what_agents_report(pod, observed, status)
     )
 
 
@@ -61,12 +64,26 @@ def node_is_bad(node: Node | None) -> bool:
 
 
 def witnesses(pod: Pod, observed: Observed) -> tuple[Pod, ...]:
-    """The workers whose agents can be asked about this coordinator: those on other nodes, which do
-    not share its fate; where there are none, those beside it.
+    """The workers whose agents can show that this coordinator is dead: those on other nodes, which
+    do not share its fate; where there are none, those beside it.
     """
-    running = [p for p in observed.workers if p.alive and p.phase == "Running" and p.ip]
+    running = _running(observed)
     elsewhere = [worker for worker in running if worker.node != pod.node]
     return tuple(elsewhere or running)
+
+
+def bystanders(pod: Pod, observed: Observed) -> tuple[Pod, ...]:
+    """The workers beside the coordinator whose agents are asked too, where a witness is alone. They
+    may show that it lives, and not that it is dead: they may be dead with it.
+    """
+    found = witnesses(pod, observed)
+    if len(found) >= WITNESSES:
+        return ()
+    return tuple(worker for worker in _running(observed) if worker not in found)[:BYSTANDERS]
+
+
+def _running(observed: Observed) -> list[Pod]:
+    return [p for p in observed.workers if p.alive and p.phase == "Running" and p.ip]
 
 
 def outage_due(observed: Observed) -> float | None:
@@ -108,16 +125,24 @@ def _why_node_is_bad(node: Node | None) -> str:
     return f"its node {node.name} does not renew its lease" if stale else ""
 
 
-def _why_pod_is_bad(pod: Pod, observed: Observed) -> str:
+def _why_pod_is_bad(pod: Pod, observed: Observed, status: TrainingJobStatus) -> str:
     """A container that waits is started again by its kubelet. One that never answered may start for
     the first time.
     """
-    failed = observed.coordinator.status is not None and not pod.ready and not pod.waiting_reason
+    failed = _has_led(pod, observed, status) and not pod.ready and not pod.waiting_reason
     return "Kubernetes reports that its pod is not Ready" if failed else ""
 
 
-def _what_agents_report(pod: Pod, observed: Observed) -> str:
-    alone = _without_answers(pod, observed)
+def _has_led(pod: Pod, observed: Observed, status: TrainingJobStatus) -> bool:
+    """Whether this coordinator has answered this operator, or the one before, whose status has a
+    generation of it.
+    """
+    number = status.rendezvous_generation or ""
+    return observed.coordinator.status is not None or number.startswith(f"{pod.term}.")
+
+
+def _what_agents_report(pod: Pod, observed: Observed, status: TrainingJobStatus) -> str:
+    alone = _without_answers(pod, observed, status)
     enough = alone and len(alone) >= min(WITNESSES, len(witnesses(pod, observed)))
     if not enough or _some_get_answers(observed) or not observed.coordinator.trusts_agents:
         return ""
@@ -125,15 +150,15 @@ def _what_agents_report(pod: Pod, observed: Observed) -> str:
     return f"{names} have had no answer from it for {UNANSWERED_SECONDS:.0f} s either"
 
 
-def _without_answers(pod: Pod, observed: Observed) -> list[Pod]:
-    """Those whom a coordinator that they, or the operator, know does not answer."""
-    view = observed.coordinator
+def _without_answers(pod: Pod, observed: Observed, status: TrainingJobStatus) -> list[Pod]:
+    """Those whom a coordinator that they, or an operator, know does not answer."""
+    contacts, has_led = observed.coordinator.contacts, _has_led(pod, observed, status)
     return [
         worker
         for worker in witnesses(pod, observed)
-        if (contact := view.contacts.get(worker.uid)) is not None
+        if (contact := contacts.get(worker.uid)) is not None
         and contact.unanswered_seconds >= UNANSWERED_SECONDS
-        and (contact.term == pod.term or view.status is not None)
+        and (contact.term == pod.term or has_led)
     ]
 
 

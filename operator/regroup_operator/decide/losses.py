@@ -8,7 +8,7 @@ it stops responding. It is trusted again when it is Ready and its lease changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from regroup_operator.api.policies import NodeFailurePolicy
@@ -17,7 +17,7 @@ from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
-from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.decide.plan import DeletePod, Event, Step, sum_up
 from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.observe.observed import (
     AnyJob,
@@ -26,7 +26,6 @@ from regroup_operator.observe.observed import (
     Pod,
     incarnation_of,
 )
-from regroup_trainer.protocol.message import named
 
 KUBELET_GRACE_SECONDS = 2.0
 """How long to wait for the kubelet's report on a worker that the coordinator lost: its process may
@@ -45,9 +44,6 @@ CUT_OFF_SECONDS = 15.0
 """How long workers may take to reach the coordinator again once its Service is made."""
 CALM_SECONDS = 60.0
 """Earlier failures of pods are forgotten after training this long without another."""
-
-EVENTS_APART = 3
-"""Pods that have an event each when one thing happens to them in a round. More are summed up."""
 
 Lost = Mapping[Pod, str]
 """Live worker pod -> why it counts as lost."""
@@ -213,7 +209,7 @@ def account_for_ends(
         }
     )
     events = (
-        *sum_up({pod: _worker_lost(pod) for pod in failed}, "workers are lost"),
+        *sum_up({pod.name: _worker_lost(pod) for pod in failed}, "workers are lost"),
         *nodes.events,
     )
     return CountedEnds(changed, bool(counted) or is_failure, _superseded(ended), events)
@@ -263,7 +259,7 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
     stuck = remove_stuck(status, observed, policy)
     superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
     events = [*readmitted.events, *ends.events]
-    placed = {pod: _node_lost(pod, why) for pod, why in lost.items() if pod.node}
+    placed = {pod.name: _node_lost(pod, why) for pod, why in lost.items() if pod.node}
     events += sum_up(placed, "workers count as lost")
     return Step(status, (*gone, *stuck.actions, *superseded), (*events, *stuck.events))
 
@@ -271,7 +267,7 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
 def remove_stuck(status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy) -> Step:
     """Remove by force what waits for a kubelet that is gone."""
     stuck = _stuck(observed, policy)
-    events = sum_up({pod: _force_deleted(pod) for pod in stuck}, "pods were removed by force")
+    events = sum_up({pod.name: _force_deleted(pod) for pod in stuck}, "pods were removed by force")
     return Step(status, tuple(DeletePod(pod, "its node is gone", 0) for pod in stuck), events)
 
 
@@ -284,18 +280,6 @@ def _node_lost(pod: Pod, why: str) -> Event:
 def _force_deleted(pod: Pod) -> Event:
     text = f"{pod.name} was removed by force: its node is gone"
     return Event("Warning", "PodForceDeleted", text, pod.uid)
-
-
-def sum_up(events: Mapping[Pod, Event], what: str) -> tuple[Event, ...]:
-    """The events of pods to which one thing happened in a round. Many are one: `what` says of their
-    number what happened. The same pods give the same event again.
-    """
-    if len(events) <= EVENTS_APART:
-        return tuple(events.values())
-    first, count = next(iter(events.values())), len(events)
-    pods = named((pod.name for pod in events), count)
-    text = f"{count} {what}: {pods}; the first: {first.message}"
-    return (replace(first, message=text, key=f"{first.key}+{count - 1}"),)
 
 
 def _with_handled_pods(job: AnyJob, observed: Observed) -> TrainingJobStatus:

@@ -15,7 +15,7 @@ from regroup_operator.api.names import WORKER
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
-from regroup_operator.decide.plan import Event, Step
+from regroup_operator.decide.plan import Event, Step, sum_up
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 
 FORGET_SECONDS = 3600.0
@@ -37,8 +37,9 @@ def count_node_failures(
     changed = with_counts(status, counts, times)
     excluded = _excluded(changed.node_failures, policy)
     fresh = [name for name in excluded if name not in status.excluded_nodes]
-    events = (_excluded_event(name, counts[name], policy, now) for name in fresh)
-    return Step(changed.model_copy(update={"excluded_nodes": excluded}), (), tuple(events))
+    events = {name: _excluded_event(name, counts[name], policy, now) for name in fresh}
+    changed = changed.model_copy(update={"excluded_nodes": excluded})
+    return Step(changed, (), sum_up(events, "nodes are excluded"))
 
 
 def _was_counted(pod: Pod, times: Mapping[str, str], now: datetime) -> bool:
@@ -56,22 +57,25 @@ def readmit_nodes(
     policy = job.policies.node_failure
     calm = _forget_old(status, now)
     kept = _excluded(calm.node_failures, policy)
-    events = [
-        _readmitted_event(name, f"no failure there for {FORGET_SECONDS / 3600:.0f} h", now)
-        for name in status.excluded_nodes
-        if name not in kept
-    ]
+    why = f"no failure there for {FORGET_SECONDS / 3600:.0f} h"
+    events = sum_up(
+        {
+            name: _readmitted_event(name, why, now)
+            for name in status.excluded_nodes
+            if name not in kept
+        },
+        "nodes are used again",
+    )
     calm = calm.model_copy(update={"excluded_nodes": kept})
     needed = _needed(job, observed, calm)
     if not needed:
-        return Step(calm, (), tuple(events))
+        return Step(calm, (), events)
     counts = {**calm.node_failures, needed: policy.exclude_after_failures - 1}
     again = with_counts(calm, counts, calm.node_failure_times)
     again = again.model_copy(
         update={"excluded_nodes": tuple(name for name in kept if name != needed)}
     )
-    events.append(_readmitted_event(needed, _why_needed(job), now))
-    return Step(again, (), tuple(events))
+    return Step(again, (), (*events, _readmitted_event(needed, _why_needed(job), now)))
 
 
 def _needed(job: AnyJob, observed: Observed, status: TrainingJobStatus) -> str:

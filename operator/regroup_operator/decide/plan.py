@@ -1,13 +1,17 @@
-"""What a plan consists of: actions, events, the new status, when to reconcile again. Data only."""
+"""What a plan consists of: actions, events, the new status, when to reconcile again. Data only, and
+how many events become one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.observe.observed import Pod
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import named
 
 MESSAGE_LIMIT = 1024
 """Characters of a message in the status."""
@@ -15,6 +19,10 @@ REQUEUE_SECONDS = 2.0
 """The pause while something is suspected or waited for."""
 RECOVERIES_KEPT = 10
 """Entries of status.recoveries."""
+EVENTS_APART = 3
+"""Pods or nodes that have an event each when one thing happens to them in a round: a job remembers
+few events, and each costs a request.
+"""
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,17 @@ class Event:
     message: str
     key: str
     """Distinguishes events of one reason. An event of the same reason and key is made once."""
+
+
+def sum_up(events: Mapping[str, Event], what: str) -> tuple[Event, ...]:
+    """The events of pods or nodes, by name, to which one thing happened in a round. Many are one:
+    `what` says of their number what happened. The same ones give the same event again.
+    """
+    if len(events) <= EVENTS_APART:
+        return tuple(events.values())
+    first, count = next(iter(events.values())), len(events)
+    text = f"{count} {what}: {named(events, count)}; the first: {first.message}"
+    return (replace(first, message=text, key=f"{first.key}+{count - 1}"),)
 
 
 NO_MESSAGE = "no reason was given"

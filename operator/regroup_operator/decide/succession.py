@@ -56,15 +56,15 @@ def current_coordinator(observed: Observed, status: TrainingJobStatus) -> Pod | 
     successor beside it could form a generation of its own with their replacements.
     """
     pod = next((pod for pod in observed.coordinators if pod.term == status.coordinator_term), None)
-    return pod if pod is not None and (pod.alive or _still_leads(pod, observed)) else None
+    return pod if pod is not None and (pod.alive or _still_leads(pod, observed, status)) else None
 
 
-def _still_leads(pod: Pod, observed: Observed) -> bool:
+def _still_leads(pod: Pod, observed: Observed, status: TrainingJobStatus) -> bool:
     return (
         pod.terminating
         and pod.phase == "Running"
         and observed.coordinator.status is not None
-        and not why_dead(pod, observed)
+        and not why_dead(pod, observed, status)
     )
 
 
@@ -229,7 +229,7 @@ def _why_replaced(pod: Pod, observed: Observed, status: TrainingJobStatus) -> st
     container that ended.
     """
     if pod.phase != "Pending":
-        dead = why_dead(pod, observed)
+        dead = why_dead(pod, observed, status)
         return f"it does not answer, and {dead}" if dead else ""
     if pod.node in status.suspected_nodes or node_is_bad(observed.nodes.get(pod.node)):
         return "it was placed on an unresponsive node"

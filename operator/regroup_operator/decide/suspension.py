@@ -76,7 +76,7 @@ def _may_save(job: AnyJob, observed: Observed, coordinator: Pod | None) -> bool:
     trained they have nothing that is worth the wait.
     """
     runs = coordinator is not None and coordinator.phase == "Running"
-    if coordinator is not None and runs and not why_dead(coordinator, observed):
+    if coordinator is not None and runs and not why_dead(coordinator, observed, job.status):
         return True
     has_trained = job.status.rendezvous_generation is not None
     ranks_live = any(pod.alive and pod.phase == "Running" for pod in observed.workers)

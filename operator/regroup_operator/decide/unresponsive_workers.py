@@ -16,9 +16,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.decide.losses import sum_up
 from regroup_operator.decide.node_exclusion import count_node_failures
-from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step
+from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step, sum_up
 from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -53,7 +52,7 @@ def replace_unresponsive(
                 "and does not take the new address"
             )
     counted = count_node_failures(status, late, job.policies.node_failure, now)
-    replaced = {pod: _replaced_event(pod, why) for pod, why in reasons.items()}
+    replaced = {pod.name: _replaced_event(pod, why) for pod, why in reasons.items()}
     return Step(
         counted.status,
         tuple(DeletePod(pod, why) for pod, why in reasons.items()),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, most_to_report
 from regroup_operator.decide.plan import CreateWorker, DeletePod
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.kubernetes_objects import read_job
@@ -85,3 +86,13 @@ def test_a_running_job_with_more_workers_than_the_limit_keeps_its_pods() -> None
 def test_a_running_job_cannot_grow_beyond_the_limit(fields: dict[str, Any]) -> None:
     status = {"startTime": "2025-12-31T00:00:00Z"}
     assert isinstance(job_with(status=status, **{"elasticPolicy": MANY, **fields}), InvalidJob)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pods", "most"),
+    [(3, 3, 3), (3, 1, 3), (1_000_000, 2, 8), (3, 20, 20), (2**31, 10_000, DEFAULT_MAX_WORKERS)],
+)
+def test_a_coordinator_reports_about_no_more_workers_than_the_limit_or_the_pods_there_are(
+    asked: int, pods: int, most: int
+) -> None:
+    assert most_to_report(asked, pods, max_workers=8) == most

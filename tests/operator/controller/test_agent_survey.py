@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from regroup_operator.controller.agent_survey import (
+    BYSTANDER_SECONDS,
     QUESTIONS_AT_ONCE,
     QUESTIONS_OF_A_NAMESPACE,
     Agent,
@@ -39,3 +40,18 @@ async def test_agents_of_one_namespace_that_do_not_answer_keep_nobody_else_waiti
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_agent_beside_the_coordinator_is_waited_for_less_long_than_another() -> None:
+    given_up = list[str]()
+
+    async def hang(agent: Agent) -> CoordinatorContact:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.append(agent.uid)
+        raise AssertionError
+
+    survey = AgentSurvey((AGENTS[0], Agent("beside", "198.18.0.9", BYSTANDER_SECONDS)))
+    await survey.take_turn(hang, asyncio.Semaphore(QUESTIONS_AT_ONCE))
+    assert given_up == ["beside", AGENTS[0].uid]

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from regroup_operator.api.resource import Key
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, most_to_report
 from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import QUESTIONS_OF_A_NAMESPACE, Agent
 from regroup_operator.controller.contact_clock import TICK_SECONDS, ContactClock
@@ -37,7 +38,8 @@ from regroup_operator.controller.coordinator_requests import (
     open_session,
 )
 from regroup_operator.controller.followed_coordinator import Target
-from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS
+from regroup_operator.controller.operator_metrics import internal_errors
+from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS, UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
@@ -501,6 +503,14 @@ def test_costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones(
     assert answer_pause(0.2, followed, 1e-3, workers=1) == max(0.2, followed / 400)
 
 
+def test_a_job_that_may_grow_without_end_gets_no_more_of_the_operators_time_than_the_largest() -> (
+    None
+):
+    """A tenant raises `maxReplicas` once the job has started. An answer that takes 20 s."""
+    workers = most_to_report(1_000_000, 2, DEFAULT_MAX_WORKERS)
+    assert answer_pause(0.2, 1, cost=20.0, workers=workers) > 40.0
+
+
 async def test_the_pause_follows_from_what_the_last_answer_took(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -601,6 +611,66 @@ async def test_a_large_answer_that_does_not_end_puts_off_others_of_its_namespace
 def is_reading(line: Line, namespace: str) -> bool:
     turn = line.coordinators._turns.get(namespace)
     return turn is not None and turn.locked()
+
+
+@pytest.mark.parametrize("has_watch", [True, False])
+async def test_a_number_of_400_digits_is_refused_and_the_coordinator_is_followed_on(
+    line: Line, has_watch: bool
+) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        stub.has_watch = has_watch
+        ordinary = stub.encode
+        number = f',"x":{10**400}}}'
+        stub.encode = lambda status: ordinary(status)[:-1] + number  # type: ignore[method-assign]
+        line.coordinators.follow(KEY, target(stub))
+        await until("a refusal", lambda: ".x: must lie between" in view_of(line).error)
+        stub.encode = ordinary  # type: ignore[method-assign]
+        stub.end_watches()
+        await until("an answer", lambda: view_of(line).status and not view_of(line).failures)
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), RecursionError(), KeyError("x")])
+async def test_an_error_that_nothing_expects_is_shown_and_the_coordinator_is_followed_on(
+    line: Line,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise error
+
+    counted = internal_errors._value.get()
+    monkeypatch.setattr(coordination, "COSTLY_PAUSE_SECONDS", 0.01)
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        with monkeypatch.context() as patched:
+            patched.setattr(coordination, "read_answer", fails)
+            line.coordinators.follow(KEY, target(stub))
+            await until("three of them", lambda: view_of(line).failures >= UNREADABLE_ANSWERS)
+        assert type(error).__name__ in view_of(line).error
+        assert view_of(line).unanswered_seconds == 0.0, "it is no evidence of death"
+        assert internal_errors._value.get() >= counted + UNREADABLE_ANSWERS
+        assert "default/gpt: cannot follow its coordinator" in caplog.text
+        await until("an answer", lambda: view_of(line).status and not view_of(line).failures)
+
+
+async def test_an_error_in_the_survey_of_agents_ends_it_for_a_moment_only(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    counted = internal_errors._value.get()
+    monkeypatch.setattr(coordination, "COSTLY_PAUSE_SECONDS", 0.01)
+    unanswered = CoordinatorContact(term=1, unanswered_seconds=60.0)
+    nobody = Target("uid", "127.0.83.1", 1, "secret")
+    with AgentStub(unanswered) as agent:
+        with monkeypatch.context() as patched:
+            patched.setattr(coordination, "is_evidence", fails)
+            line.coordinators.follow(KEY, nobody, [Agent("a", agent.address)])
+            await until("it", lambda: internal_errors._value.get() > counted)
+        assert view_of(line).unanswered_seconds > 0.0
+        news = len(line.news)
+        await line.until(news + 2)
 
 
 async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None:

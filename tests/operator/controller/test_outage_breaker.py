@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from regroup_operator.controller.outage_breaker import (
     FEWEST_COORDINATORS,
+    FEWEST_FAILURES,
     OPEN_SECONDS,
     TOGETHER_SECONDS,
     TOO_MANY,
     OutageBreaker,
 )
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def after_failures(count: int, followed: int, every: float = 0.0) -> OutageBreaker:
@@ -28,8 +34,8 @@ def open_for(*namespaces: tuple[int, int]) -> str:
     each have failed.
     """
     breaker = OutageBreaker()
-    followed = {name: count for name, (_, count) in zip("abcdefgh", namespaces, strict=False)}
-    for name, (failed, _) in zip("abcdefgh", namespaces, strict=False):
+    followed = {name: count for name, (_, count) in zip(LETTERS, namespaces, strict=False)}
+    for name, (failed, _) in zip(LETTERS, namespaces, strict=False):
         for number in range(failed):
             breaker.note_failure((name, str(number)), followed, 0.0)
     return "".join(name for name in followed if breaker.is_open(name, 0.0))
@@ -63,6 +69,42 @@ def test_an_outage_opens_it_for_all_also_for_a_namespace_of_few_coordinators() -
 
 def test_a_part_of_the_network_that_fails_opens_it_for_those_who_are_there() -> None:
     assert open_for((30, 30), (12, 12), (0, 100)) == "ab"
+
+
+def test_an_outage_opens_it_for_all_where_each_namespace_has_few_coordinators() -> None:
+    assert open_for(*[(1, 1)] * 3, *[(0, 1)] * 8) == "abcdefghijk"
+    assert open_for((2, 2), (2, 2), (1, 2), *[(0, 2)] * 7) == "abcdefghij"
+    assert open_for((3, 3), (2, 3), (2, 3), *[(0, 3)] * 7) == "abcdefghij"
+
+
+SHAPES = st.lists(
+    st.integers(1, 40).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))),
+    min_size=1,
+    max_size=12,
+)
+"""Namespaces: so many coordinators fail, of so many."""
+
+
+@given(st.lists(st.integers(1, 3), min_size=10, max_size=24), st.integers(-1, 1), st.randoms())
+def test_more_than_a_fifth_open_it_for_all_where_no_namespace_has_more_than_a_tenth(
+    counts: list[int], more: int, random: Random
+) -> None:
+    everywhere = sum(counts)
+    assume(max(counts) <= everywhere / 10)
+    failed = int(TOO_MANY * everywhere) + more
+    where = Counter(random.sample(range(len(counts)), failed, counts=counts))
+    is_open = open_for(*((where[place], count) for place, count in enumerate(counts)))
+    assert len(is_open) == (len(counts) if failed > TOO_MANY * everywhere else 0)
+
+
+@given(st.integers(0, 60).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), SHAPES)
+def test_one_namespace_opens_it_for_no_other_where_less_than_a_tenth_of_the_others_fail(
+    tenant: tuple[int, int], others: list[tuple[int, int]]
+) -> None:
+    everywhere, failed = sum(n for _, n in others), sum(f for f, _ in others)
+    assume(failed < FEWEST_FAILURES or failed <= TOO_MANY / 2 * everywhere)
+    without_failures = [name for name, (f, _) in zip(LETTERS[1:], others, strict=False) if not f]
+    assert not set(without_failures) & set(open_for(tenant, *others))
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=2, max_size=6))

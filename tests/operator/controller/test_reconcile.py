@@ -247,6 +247,19 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert server.made, "the job goes on once the error is gone"
 
 
+async def test_max_replicas_of_a_started_job_gives_its_coordinator_no_larger_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allowed: list[int] = []
+    monkeypatch.setattr(Coordinators, "follow", lambda *given: allowed.append(given[-1]))
+    elastic = {"minReplicas": 1, "maxReplicas": 1_000_000}
+    status = {"startTime": "2025-12-31T00:00:00Z"}
+    document = {**make_document(""), "spec": make_spec(elasticPolicy=elastic), "status": status}
+    async with reconciler_of(PlainServer(document)) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    assert allowed == [SETTINGS.max_workers]
+
+
 async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_exists() -> None:
     metadata = {**make_document("")["metadata"], "generation": 4}
     spec = make_spec(resources={"limits": {"cpu": "banana"}})

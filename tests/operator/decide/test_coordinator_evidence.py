@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.decide.coordinator_evidence import (
+    BYSTANDERS,
     OUTAGE_SECONDS,
     UNANSWERED_SECONDS,
     UNREADABLE_ANSWERS,
+    bystanders,
     explain_no_answer,
     why_dead,
     witnesses,
@@ -36,6 +39,11 @@ COORDINATOR = Pod(
     "gpt-c1", "uid-c", "coordinator", -1, 1, "Running", node="n1", ip="198.18.0.1", ready=True
 )
 RECENT, OLD = 0.5, UNANSWERED_SECONDS
+
+
+def why(pod: Pod, observed: Observed, generation: str | None = None) -> str:
+    """Why it is dead. `generation`: what the stored status names."""
+    return why_dead(pod, observed, TrainingJobStatus(rendezvous_generation=generation))
 
 
 def make_worker(index: int, node: str = "") -> Pod:
@@ -87,21 +95,28 @@ def make_observed(
 def test_a_bad_node_shows_that_an_unresponsive_coordinator_is_dead(
     node: Node | None, words: str
 ) -> None:
-    why = why_dead(COORDINATOR, make_observed(node=node))
-    assert (words in why) if words else why == ""
+    found = why(COORDINATOR, make_observed(node=node))
+    assert (words in found) if words else found == ""
 
 
 def test_a_pod_that_is_not_ready_shows_it_unless_its_kubelet_starts_it_again_or_at_first() -> None:
     observed, not_ready = make_observed(), replace(COORDINATOR, ready=False)
-    assert "not Ready" in why_dead(not_ready, observed)
-    assert why_dead(replace(not_ready, waiting_reason="CrashLoopBackOff"), observed) == ""
-    assert why_dead(not_ready, make_observed(status=None)) == "", "it has yet to start"
+    assert "not Ready" in why(not_ready, observed)
+    assert why(replace(not_ready, waiting_reason="CrashLoopBackOff"), observed) == ""
+    assert why(not_ready, make_observed(status=None)) == "", "it has yet to start"
+
+
+def test_the_stored_status_shows_that_a_coordinator_led_before_the_operator_started() -> None:
+    never_asked, not_ready = make_observed(status=None), replace(COORDINATOR, ready=False)
+    assert "not Ready" in why(not_ready, never_asked, "1.7")
+    assert why(not_ready, never_asked, "0.7") == "", "that was one of an older term"
+    assert why(not_ready, never_asked, "11.7") == ""
 
 
 def test_nothing_shows_it_while_it_answers() -> None:
     node = Node("n1", ready=False)
     observed = make_observed(OLD, OLD, OLD, node=node, unanswered_seconds=0.0, failures=0)
-    assert why_dead(replace(COORDINATOR, ready=False), observed) == ""
+    assert why(replace(COORDINATOR, ready=False), observed) == ""
 
 
 # --- agents ---------------------------------------------------------------------------------------
@@ -123,20 +138,41 @@ def test_nothing_shows_it_while_it_answers() -> None:
 def test_two_agents_on_other_nodes_have_to_report_no_answer_and_none_an_answer(
     unanswered: tuple[float | None, ...], dead: bool
 ) -> None:
-    assert bool(why_dead(COORDINATOR, make_observed(*unanswered))) == dead
+    assert bool(why(COORDINATOR, make_observed(*unanswered))) == dead
 
 
 def test_all_agents_have_to_report_it_where_there_are_fewer_than_two_elsewhere() -> None:
     pair = (make_worker(0), make_worker(1))
     assert witnesses(COORDINATOR, make_observed(workers=pair)) == pair[1:]
-    assert why_dead(COORDINATOR, make_observed(None, OLD, workers=pair))
-    assert why_dead(COORDINATOR, make_observed(RECENT, OLD, workers=pair)) == ""
+    assert why(COORDINATOR, make_observed(None, OLD, workers=pair))
+    assert why(COORDINATOR, make_observed(RECENT, OLD, workers=pair)) == ""
     alone = (make_worker(0),)
     assert witnesses(COORDINATOR, make_observed(workers=alone)) == alone
-    assert why_dead(COORDINATOR, make_observed(OLD, workers=alone))
-    assert why_dead(COORDINATOR, make_observed(workers=alone)) == ""
+    assert why(COORDINATOR, make_observed(OLD, workers=alone))
+    assert why(COORDINATOR, make_observed(workers=alone)) == ""
     ended = (replace(make_worker(0), phase="Failed"),)
-    assert why_dead(COORDINATOR, make_observed(OLD, workers=ended)) == ""
+    assert why(COORDINATOR, make_observed(OLD, workers=ended)) == ""
+
+
+def test_an_agent_beside_the_coordinator_outweighs_the_only_one_elsewhere_and_shows_no_death() -> (
+    None
+):
+    beside = tuple(make_worker(index, node="n1") for index in range(6))
+    workers = (*beside[:2], make_worker(2))
+    observed = make_observed(workers=workers)
+    assert witnesses(COORDINATOR, observed) == workers[2:]
+    assert bystanders(COORDINATOR, observed) == workers[:2]
+    assert why(COORDINATOR, make_observed(None, None, OLD, workers=workers)), "their node is lost"
+    assert why(COORDINATOR, make_observed(None, RECENT, OLD, workers=workers)) == ""
+    assert why(COORDINATOR, make_observed(OLD, OLD, None, workers=workers)) == ""
+    many = make_observed(workers=(*beside, make_worker(6)))
+    assert len(bystanders(COORDINATOR, many)) == BYSTANDERS
+
+
+def test_no_agent_beside_the_coordinator_is_asked_where_two_are_elsewhere_or_none() -> None:
+    assert bystanders(COORDINATOR, make_observed()) == ()
+    alone = make_observed(workers=(make_worker(0), make_worker(1, node="n1")))
+    assert bystanders(COORDINATOR, alone) == ()
 
 
 def test_agents_that_never_knew_this_coordinator_count_only_where_the_operator_knew_it() -> None:
@@ -146,15 +182,15 @@ def test_agents_that_never_knew_this_coordinator_count_only_where_the_operator_k
         for uid, contact in observed.coordinator.contacts.items()
     }
     view = replace(observed.coordinator, contacts=others)
-    assert why_dead(COORDINATOR, replace(observed, coordinator=view))
+    assert why(COORDINATOR, replace(observed, coordinator=view))
     unknown = replace(view, status=None)
-    assert why_dead(COORDINATOR, replace(observed, coordinator=unknown)) == ""
+    assert why(COORDINATOR, replace(observed, coordinator=unknown)) == ""
 
 
 def test_agents_do_not_count_while_many_coordinators_stopped_answering_at_once() -> None:
     observed = make_observed(OLD, OLD, OLD, trusts_agents=False)
-    assert why_dead(COORDINATOR, observed) == ""
-    assert why_dead(COORDINATOR, replace(observed, nodes={"n1": Node("n1", ready=False)}))
+    assert why(COORDINATOR, observed) == ""
+    assert why(COORDINATOR, replace(observed, nodes={"n1": Node("n1", ready=False)}))
 
 
 # --- how it is explained --------------------------------------------------------------------------
@@ -182,7 +218,7 @@ def test_an_answer_that_is_no_status_is_no_death_and_is_quoted() -> None:
     observed = make_observed(
         OLD, OLD, OLD, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
     )
-    assert why_dead(COORDINATOR, observed) == ""
+    assert why(COORDINATOR, observed) == ""
     waiting = explain_no_answer(COORDINATOR, observed)
     assert waiting is not None
     assert "cannot take: GET http://...: 401 wrong token" in waiting.message

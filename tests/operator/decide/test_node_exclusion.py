@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
+from regroup_operator.api.status import EVENTS_KEPT, NODES_REMEMBERED, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.node_exclusion import FORGET_SECONDS, count_node_failures
 from regroup_operator.decide.plan import Event
@@ -186,3 +186,28 @@ def test_no_series_of_failures_leaves_a_job_without_a_place_on_healthy_nodes(
         simulation.run_rounds(6)
     simulation.run_rounds(20)
     assert simulation.status.world_size >= 2, simulation.status
+
+
+def test_many_nodes_that_are_excluded_or_used_again_at_once_are_one_event_each() -> None:
+    """A job remembers few events: what exceeds them in a round could be lost."""
+    simulation = training()
+    names = [f"node{number:02}" for number in range(2 * EVENTS_KEPT)]
+    policy = simulation.job().policies.node_failure
+    lost = [
+        Pod(f"gpt-w{number}-1", f"u{number}", "worker", number, -1, "Failed", node=name)
+        for number, name in enumerate(names)
+    ]
+    exclude(simulation, *names, failures=1)
+    later = simulation.now + timedelta(minutes=5)
+    counted = count_node_failures(simulation.status, lost, policy, later)
+    assert counted.status.excluded_nodes == tuple(names)
+    (event,) = counted.events
+    assert event.message.startswith("20 nodes are excluded: node00, node01, node02 and 17 more; ")
+    exclude(simulation, *names)
+    simulation.tick(FORGET_SECONDS)
+    what = simulation.round()
+    assert what.status.excluded_nodes == ()
+    (readmitted,) = [e for e in what.events if e.reason == "NodeReadmitted"]
+    assert readmitted.message.startswith("20 nodes are used again: node00, node01, node02 and 17")
+    remembered = {event.message for event in what.status.recent_events}
+    assert {event.message for event in what.events} <= remembered

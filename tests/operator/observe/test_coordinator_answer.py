@@ -116,6 +116,8 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("ledger", "seconds"), {"step": 1e300}, ".ledger.seconds.step: must lie between"),
         (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
         (("generation",), [1, 2**70], ".generation: must lie between"),
+        pytest.param(("world_size",), 10**400, ".world_size: must lie", id="400 digits"),
+        pytest.param(("progress", "loss"), -(10**4000), ".loss: must lie", id="4000 digits"),
         (("a" * 9999,), 1, "aaa..."),
         (("protocol",), "a\x1b[2J", "protocol 'a\ufffd[2J': protocol: "),
         (("protocol",), "a" * 9999, "aaa..."),
@@ -203,7 +205,21 @@ def test_a_whole_number_is_bounded_however_it_is_written() -> None:
         read_answer(changed(("world_size",), 1e15), 1)
 
 
-EXTREMES = (0, -1, 1, 2**31 - 1, 2**31, 2**53 - 1, 2**63, 2**70, 1e15, 1e300, 5e-324, -1e300)
+EXTREMES = (
+    0,
+    -1,
+    1,
+    2**31 - 1,
+    2**31,
+    2**53 - 1,
+    2**63,
+    2**70,
+    10**400,
+    1e15,
+    1e300,
+    5e-324,
+    -1e300,
+)
 
 
 @given(
