@@ -157,7 +157,7 @@ _WHOLE = _whole_fields()
 
 
 def _of_number(value: float, name: str) -> str:
-    if isinstance(value, float) and not math.isfinite(value):  # an int may have 4,300 digits
+    if not isinstance(value, int) and not math.isfinite(value):  # an int may have 4,300 digits
         return f"must be finite, got {value}"
     is_whole = isinstance(value, int) or name in _WHOLE
     least, most = _RANGES.get(name, _COUNT if is_whole else (-math.inf, math.inf))
