@@ -132,13 +132,6 @@ CAUSES: tuple[Cause, ...] = (
         words=("loop trains",),
     ),
     Cause(
-        "TrainingJobCrashLooping",
-        "The program meets a corrupt shard of its data: each time, it ends with a RuntimeError.",
-        "The shard is repaired.",
-        alert_strikes.program_fails("corrupt shard"),
-        words=("RepeatedFailures", "shard 7 of the data set is corrupt", "Heals: no"),
-    ),
-    Cause(
         "TrainingJobCoordinatorUnreachable",
         "The network drops all that the coordinator's pod sends to the operator and to "
         "Prometheus. Its workers and its kubelet reach it.",
@@ -180,6 +173,13 @@ CAUSES: tuple[Cause, ...] = (
         prepare=operator_has_bug,
         passes=True,
         created=(BUG,),
+    ),
+    Cause(
+        "TrainingJobCrashLooping",
+        "The program meets a corrupt shard of its data: each time, it ends with a RuntimeError.",
+        "The shard is repaired.",
+        alert_strikes.program_fails("corrupt shard"),
+        words=("RepeatedFailures", "shard 7 of the data set is corrupt", "Heals: no"),
     ),
 )
 BY_NAME: Mapping[str, Cause] = {cause.slug: cause for cause in CAUSES}
