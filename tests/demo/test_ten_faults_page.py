@@ -102,7 +102,7 @@ def test_its_verbs_and_fields_are_those_of_the_code() -> None:
     words = " ".join(PAGE.split())
     assert set(re.findall(r"kubectl trainingjob ([\w-]+)", words)) <= trainingjob.commands.keys()
     fields = set(re.findall(r"\b((?:spec|status)(?:\.[a-zA-Z]+)+)", words))
-    assert len(fields) > 5
+    assert len(fields) > 3
     schema = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert [field for field in fields if not _is_in(schema, field.split("."))] == []
 
