@@ -198,15 +198,15 @@ def test_what_else_disturbs_a_job_with_a_fault_is_evidence() -> None:
         condition("Ready", "True", "Training", "workers training: 3"),
         condition("Degraded", "True", "RepeatedFailures", FAILS),
     ]
-    deaf = "coordinator pod gpt-c1 does not answer the operator: it takes too long"
+    unanswered = "coordinator pod gpt-c1 does not answer the operator: it takes too long"
     doing = "training: step 120 of 500 on 3 workers"
 
     def evidence(fault: bool) -> tuple[str, ...]:
-        given = running_status(message=f"{doing}; {deaf}", conditions=conditions[: 1 + fault])
+        given = running_status(message=f"{doing}; {unanswered}", conditions=conditions[: 1 + fault])
         return explain(Scene(job_record(given), PRESENT), NOW).evidence
 
-    assert f"status: {deaf}" in evidence(True)
-    assert f"status: {deaf}" not in evidence(False), "the sentence says it"
+    assert f"status: {unanswered}" in evidence(True)
+    assert f"status: {unanswered}" not in evidence(False), "the sentence says it"
 
 
 def test_a_job_that_fails_again_and_again_says_so_while_the_next_try_begins() -> None:
