@@ -137,10 +137,11 @@ def merge(parts: Sequence[Path], folder: Path, is_same: Callable[[str], bool]) -
         raise ValueError(f"a seed occurs twice among {sorted(seeds)}: give each part its own seed")
     read.sort(key=lambda part: int(part["seed"]))
     cases = {f"seed-{one['seed']}": one["metrics"] for one in read} | {ALL: _sums(read)}
+    of_parts = plan(read)
     rows = [
         row
         for case, figures in cases.items()
-        for row in harness.rows(plan(read), case, "regroup", [figures])
+        for row in harness.rows(of_parts, case, "regroup", [figures])
     ]
     file = harness.write(folder, NAME, rows, quick=False)
     document = json.loads(file.read_text())

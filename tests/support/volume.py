@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from regroup_trainer.checkpoint import volume_calls
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import Busy, RankReport, VolumeProblem
@@ -48,6 +49,13 @@ def be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(volume_access, "broadcast_from_rank0", lambda action: action())
     monkeypatch.setattr(volume_access, "until_all", until_all)
+
+
+def wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for the volume and pauses between tries are those of a test."""
+    monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
+    monkeypatch.setattr(volume_access, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
 
 
 def access(record: GenerationRecord, channel: NotedReports | None = None) -> VolumeAccess:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 
 from regroup.diagnosis.rank_stacks import fold, stack_lines
 from regroup.diagnosis.stack_request import ask_workers
@@ -24,6 +24,7 @@ from regroup.kubernetes.scene import events_of_job, gather
 from regroup.kubernetes.timeline import timeline, timeline_lines
 from regroup.kubernetes.why_report import explain, why_lines
 from regroup_operator.api.names import WORKER
+from regroup_operator.api.resource import Object
 
 _WIDTH = 100
 
@@ -54,6 +55,11 @@ class Bundle:
             self.files["missing.txt"] = _text(self.missing)
         return self.files
 
+    @cached_property
+    def _pods(self) -> list[Object]:
+        """Of the job. Raises ClusterError."""
+        return self.api.pods(self.namespace, self.name)
+
     def _add(self, path: str, read: Callable[[], str]) -> None:
         try:
             self.files[path] = redacted_text(read())
@@ -62,12 +68,11 @@ class Bundle:
 
     def _add_pods(self, job: JobRecord, lines: int) -> None:
         try:
-            documents = self.api.pods(self.namespace, self.name)
+            pods = read_pods(self._pods)
         except ClusterError as error:
             self.missing.append(f"pods.yaml and logs: {error}")
             return
-        self._add("pods.yaml", lambda: _yaml(documents))
-        pods = read_pods(documents)
+        self._add("pods.yaml", lambda: _yaml(self._pods))
         if not job.uses_torchrun and any(pod.role == WORKER for pod in pods):
             self._add("stacks.txt", lambda: self._stacks(pods))
         for pod in pods:
@@ -84,7 +89,7 @@ class Bundle:
 
     def _events(self, job: JobRecord) -> str:
         """Those of the job and of its pods."""
-        uids = {p.name: p.uid for p in read_pods(self.api.pods(self.namespace, self.name))}
+        uids = {pod.name: pod.uid for pod in read_pods(self._pods)}
         found = self.api.events(self.namespace)
         return _yaml([each for each in found if belongs(read_event(each), job, uids)])
 

@@ -88,15 +88,13 @@ def top_rows(
     jobs: Sequence[JobRecord], marks: Marks, live: Collection[tuple[str, str]]
 ) -> list[TopRow]:
     """What is known of each job; `live`: the jobs whose metrics were read."""
-    return [
-        _row(job, marks.get((job.namespace, job.name), ()), (job.namespace, job.name) in live)
-        for job in jobs
-    ]
+    return [_row(job, marks, live) for job in jobs]
 
 
-def _row(job: JobRecord, marks: Sequence[Mark], live: bool) -> TopRow:
-    status, progress, trains = job.status, job.status.progress, _trains(job)
-    speed, left = steps_per_second(job, marks), progress.total_steps - progress.step
+def _row(job: JobRecord, marks: Marks, live: Collection[tuple[str, str]]) -> TopRow:
+    key, status, progress = (job.namespace, job.name), job.status, job.status.progress
+    trains = _trains(job)
+    speed, left = steps_per_second(job, marks.get(key, ())), progress.total_steps - progress.step
     return TopRow(
         namespace=job.namespace,
         name=job.name,
@@ -114,7 +112,7 @@ def _row(job: JobRecord, marks: Sequence[Mark], live: bool) -> TopRow:
         remaining_seconds=min(left / speed, _LONGEST_SECONDS)
         if speed and left > 0
         else progress.remaining_seconds,
-        live=live,
+        live=key in live,
         status_time=job.status_time,
     )
 

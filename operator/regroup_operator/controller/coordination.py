@@ -44,6 +44,7 @@ from regroup_operator.controller.followed_coordinator import (
     Target,
     host_of,
 )
+from regroup_operator.controller.internal_error import unknown
 from regroup_operator.controller.operator_metrics import count_internal_error
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
@@ -64,7 +65,6 @@ from regroup_trainer.protocol.desired import (
 )
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
-from regroup_trainer.protocol.message import shorten
 
 PAUSE_SECONDS = 0.2
 """The least pause between an answer and the next one, so that fast steps do not keep the operator
@@ -188,7 +188,7 @@ class Coordinators:
 
     async def _keep_on(self, task: _Task, key: Key, follower: FollowedCoordinator) -> None:
         """Run a task of a follower; again after an error that nothing expects, whatever it is: the
-        operator would be blind to this job without a word.
+        operator would be blind to this job, and nothing would show it.
         """
         while True:
             try:
@@ -202,9 +202,8 @@ class Coordinators:
 
     def _show(self, key: Key, follower: FollowedCoordinator, error: Exception) -> None:
         """Show an error that nothing expects. It is no evidence of death."""
-        what = f"{type(error).__name__}: {shorten(str(error))}"
-        text = f"the operator met an error that it does not know ({what}): its log has the details"
-        if follower.failed(CoordinatorError(f"{text}, please report them"), self._clock.now()):
+        text = f"{unknown(error)}: its log has the details, please report them"
+        if follower.failed(CoordinatorError(text), self._clock.now()):
             self._on_news(key)
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:

@@ -21,11 +21,16 @@ _REFUSED = (
 REASON = WaitingReason.InternalError.name
 
 
+def unknown(error: Exception) -> str:
+    """The begin of a sentence about an error that nothing expects."""
+    what = f"{type(error).__name__}: {shorten(str(error))}"
+    return f"the operator met an error that it does not know ({what})"
+
+
 def describe(error: Exception) -> str:
     """One sentence for whoever looks at the job."""
     return (
-        f"the operator met an error that it does not know ({type(error).__name__}: "
-        f"{shorten(str(error))}): pods that run go on, nothing else is done for this job, and the "
+        f"{unknown(error)}: pods that run go on, nothing else is done for this job, and the "
         "operator tries again: its log has the details, please report them"
     )[:MESSAGE_LIMIT]
 

@@ -30,6 +30,7 @@ from tests.support.operator_process import (
     renewed_leases,
 )
 from tests.support.operator_simulation import make_coordinator_status
+from tests.support.running_job import run_workers, start_job
 from tests.support.specs import SMALLEST, put
 from tests.support.version_one_records import recorded
 from tests.support.waiting import wait_until
@@ -223,20 +224,11 @@ def as_release_0_1_stored_it(namespace: Namespace) -> Json:
 def test_a_job_of_release_0_1_trains_on_under_this_operator(
     operator: OperatorProcess, namespace: Namespace
 ) -> None:
-    for node in NODES:
-        make_node(namespace.api, node)
-    make_claim(namespace)
-    assert namespace.create(SMALLEST).status == 201
-    kubelets = Kubelets(namespace)
-    wait_until("four pods", lambda: len(kubelets.pods()) == 4)
+    kubelets = start_job(namespace)
     made = set(kubelets.pods())
     operator.kill(namespace.api)
     as_release_0_1_stored_it(namespace)
-    workers = [
-        kubelets.run(name, node)
-        for name, node in zip(sorted(kubelets.pods("worker")), NODES, strict=True)
-    ]
-    members = tuple(member(pod, rank) for rank, pod in enumerate(workers))
+    members = tuple(member(pod, rank) for rank, pod in enumerate(run_workers(kubelets)))
     with VersionOneStub(make_coordinator_status(members=members)) as stub:
         kubelets.run("gpt-c1", "n1", stub.address)
         operator.start()

@@ -23,8 +23,9 @@ from regroup_trainer.protocol.environment import COORDINATOR_PORT, CoordinatorEn
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from tests.support.generations import make_hello
 from tests.support.kube_api import Json, Namespace
-from tests.support.operator_process import NODES, Kubelets, OperatorProcess, make_claim, make_node
+from tests.support.operator_process import NODES, OperatorProcess
 from tests.support.own_addresses import own_addresses
+from tests.support.running_job import run_workers, start_job
 from tests.support.specs import SMALLEST, put
 from tests.support.waiting import wait_until
 
@@ -114,14 +115,9 @@ async def until_true(what: str, holds: Callable[[], object]) -> None:
 async def test_of_two_pods_of_a_worker_the_one_without_a_rank_at_a_real_coordinator_is_deleted(
     operator: OperatorProcess, namespace: Namespace, tmp_path: Path, second: str
 ) -> None:
-    for node in NODES:
-        make_node(namespace.api, node)
-    make_claim(namespace)
-    assert namespace.create(SPEC).status == 201
-    kubelets = Kubelets(namespace)
-    await until_true("four pods", lambda: len(kubelets.pods()) == 4)
-    names = sorted(kubelets.pods("worker"))
-    workers = [kubelets.run(name, node) for name, node in zip(names, NODES, strict=True)]
+    kubelets = await asyncio.to_thread(start_job, namespace, SPEC, 60)
+    workers = run_workers(kubelets)
+    names = [worker["metadata"]["name"] for worker in workers]
     async with AsyncExitStack() as stack:
         pod = kubelets.pods()["gpt-c1"]
         address, token = stack.enter_context(real_coordinator(namespace, pod, tmp_path))

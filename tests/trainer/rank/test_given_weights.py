@@ -19,10 +19,9 @@ from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.errors import DataError, GenerationOverError, StorageError
 from regroup_trainer.protocol.config import ModelConfig
 from regroup_trainer.rank.built_in_program import BuiltInProgram
-from regroup_trainer.recovery import volume_access
 from tests.support.hugging_face import VOCABULARY, llama, write
 from tests.support.ranks import generation, train_config
-from tests.support.volume import NotedReports, access, be_alone
+from tests.support.volume import NotedReports, access, be_alone, wait_briefly
 
 DEADLINE = 30.0
 AT_ONCE, IN_BETWEEN = 1, 9
@@ -32,9 +31,7 @@ AT_ONCE, IN_BETWEEN = 1, 9
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     be_alone(monkeypatch)
-    monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
-    monkeypatch.setattr(volume_access, "_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
+    wait_briefly(monkeypatch)
     monkeypatch.setattr(volume_calls, "SLOW_SECONDS", 0.05)
 
 

@@ -14,12 +14,11 @@ import pytest
 from regroup_trainer.checkpoint import lineage, volume_calls
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.errors import CheckpointError, DataError, GenerationOverError, StorageError
-from regroup_trainer.recovery import volume_access
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from tests.support import checkpoints
 from tests.support.disks import mounted, remount
 from tests.support.ranks import generation, train_config
-from tests.support.volume import NotedReports, access, be_alone
+from tests.support.volume import NotedReports, access, be_alone, wait_briefly
 from tests.support.waiting import wait_until
 
 DEADLINE = 30.0
@@ -29,9 +28,7 @@ ENDLESS = 1_000_000
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     be_alone(monkeypatch)
-    monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
-    monkeypatch.setattr(volume_access, "_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
+    wait_briefly(monkeypatch)
 
 
 def make_access(channel: NotedReports | None = None, source: str = "Peers") -> VolumeAccess:
