@@ -459,9 +459,14 @@ def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> Non
 def test_the_stacks_of_128_pods_are_there_within_ten_seconds(
     server: ApiServer, gpt: Namespace
 ) -> None:
-    """All are asked at once: each takes two seconds, and one after another would take minutes."""
+    """All are asked before the first answers, and the rest is work: eight seconds of a processor.
+
+    Beside other tests the same work takes longer, which is why no clock is asked.
+    """
+    everyone = threading.Barrier(128)
 
     def shows(pod: str, _words: Sequence[str]) -> Played:
+        everyone.wait(120)
         time.sleep(2)  # the pod's Python starts, and its ranks answer
         rank = RankStack(rank=int(pod.split("-")[1][1:]), text=STACK)
         return WorkerStacks(ranks=(rank,)).model_dump_json(), "", SUCCESS
@@ -469,12 +474,12 @@ def test_the_stacks_of_128_pods_are_there_within_ten_seconds(
     with played_node(server, f"node-{gpt.name}", shows):
         for number in range(128):
             make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         shown = good(run(gpt, "debug", "gpt"))
-        seconds = time.monotonic() - began
+        seconds, work = time.monotonic() - began, time.process_time() - worked
     assert shown.startswith("gpt: 128 ranks answered, all with the same stack")
-    print(f"{seconds:.1f} s")
-    assert seconds <= 10
+    print(f"{seconds:.1f} s, {work:.1f} s of a processor")
+    assert work <= 8
 
 
 def test_debug_says_why_it_shows_nothing(gpt: Namespace, team: Namespace) -> None:
