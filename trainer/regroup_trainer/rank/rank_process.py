@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from regroup_trainer.errors import TrainingError
 from regroup_trainer.parallel.process_group import report_loss
 from regroup_trainer.protocol.channel import Channel
@@ -11,6 +9,7 @@ from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.rank import script, trainer
 from regroup_trainer.rank.joining import is_generation_lost
+from regroup_trainer.system.log_lines import rank_log
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -24,7 +23,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     try:
         return live(assignment, channel)
     except TrainingError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        rank_log.error("%s: %s", type(error).__name__, error)
         return error.exit_code
     except Exception as error:
         if not is_generation_lost(error, channel):
