@@ -59,6 +59,49 @@ PROGRAMS = (
 )
 
 
+@dataclass(frozen=True)
+class ProgramApart:
+    """A program from a Go module of its own, `go/<name>`, which needs other versions of what the
+    cluster's programs share.
+    """
+
+    name: str
+    package: str
+
+    @property
+    def module(self) -> Path:
+        """The folder of the module."""
+        return versions.GO_MODULE / self.name
+
+    def file(self) -> Path:
+        """The program after `build`."""
+        sources = [self.module / "go.mod", self.module / "go.sum", *self.module.glob("*.go")]
+        inputs = b"".join(source.read_bytes() for source in sorted(sources))
+        return caches.devcluster() / f"{self.name}-{hashlib.sha256(inputs).hexdigest()[:12]}"
+
+    def build(self, report: Report) -> Path:
+        """Build it unless it is there, and return its file. The first time takes minutes."""
+        target = self.file()
+        caches.devcluster().mkdir(parents=True, exist_ok=True)
+        with locked(target.parent / "binaries.lock", "the programs", report):
+            if not target.exists():
+                report(f"building {self.name} from Go source (2 to 5 minutes on 2 cores)")
+                with step(report, f"built {self.name}"):
+                    self._compile(target)
+                    clean()
+        return target
+
+    def _compile(self, target: Path) -> None:
+        check_go((self.module / "go.mod").read_text())
+        partial = target.with_suffix(".tmp")
+        command: list[str | Path] = ["go", "-C", self.module, "build", "-trimpath"]
+        run(
+            [*command, "-buildvcs=false", "-ldflags", "-s -w", "-o", partial, self.package],
+            environment=go_environment(),
+        )
+        partial.rename(target)
+
+
 def linker_flags(go_mod: str) -> str:
     """Linker flags that set the versions of the programs, as their release builds do."""
     major, minor, _ = versions.KUBERNETES_VERSION.split(".")

@@ -6,18 +6,16 @@ a cluster first asks for it.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from devcluster import binaries, caches, network, packages, versions
+from devcluster import binaries, network, packages
 from devcluster.node import Node
 from devcluster.processes import Launch, Processes, run
-from devcluster.progress import Report, step
+from devcluster.progress import Report
 from devcluster.waiting import wait_until
-from tools.locks import locked
 
-MODULE = versions.GO_MODULE / "kube-router"
 PACKAGE = "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"
+KUBE_ROUTER = binaries.ProgramApart("kube-router", PACKAGE)
 NEEDED = {"iptables": "iptables", "ipset": "ipset"}
 """The programs that kube-router calls, and their Debian packages. The kernel needs ip_set."""
 CHAIN = "KUBE-ROUTER-FORWARD"
@@ -26,32 +24,12 @@ CHAIN = "KUBE-ROUTER-FORWARD"
 
 def program() -> Path:
     """The file of kube-router after `build`."""
-    inputs = b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
-    return caches.devcluster() / f"kube-router-{hashlib.sha256(inputs).hexdigest()[:12]}"
+    return KUBE_ROUTER.file()
 
 
 def build(report: Report) -> Path:
     """Build kube-router unless it is there, and return its file. The first time takes minutes."""
-    target = program()
-    caches.devcluster().mkdir(parents=True, exist_ok=True)
-    with locked(target.parent / "binaries.lock", "the programs", report):
-        if not target.exists():
-            report("building kube-router from Go source (2 to 5 minutes on 2 cores)")
-            with step(report, "built kube-router"):
-                _compile(target)
-                binaries.clean()
-    return target
-
-
-def _compile(target: Path) -> None:
-    binaries.check_go((MODULE / "go.mod").read_text())
-    partial = target.with_suffix(".tmp")
-    command: list[str | Path] = ["go", "-C", MODULE, "build", "-trimpath", "-buildvcs=false"]
-    run(
-        [*command, "-ldflags", "-s -w", "-o", partial, PACKAGE],
-        environment=binaries.go_environment(),
-    )
-    partial.rename(target)
+    return KUBE_ROUTER.build(report)
 
 
 def enforce(nodes: tuple[Node, ...], processes: Processes, report: Report) -> None:

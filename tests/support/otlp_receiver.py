@@ -25,7 +25,7 @@ def parse_request(body: bytes) -> ExportTraceServiceRequest:
         for scope in resource["scopeSpans"]:
             for span in scope["spans"]:
                 for name, size in (("traceId", 16), ("spanId", 8), ("parentSpanId", 8)):
-                    raw = bytes.fromhex(span[name])
+                    raw = bytes.fromhex(span.get(name, ""))
                     assert len(raw) == size or (name == "parentSpanId" and not raw)
                     span[name] = base64.urlsafe_b64encode(raw).decode()
     request = ExportTraceServiceRequest()
@@ -70,6 +70,15 @@ def paths_of(spans: list[Span]) -> set[str]:
     return {path(span) for span in spans}
 
 
+def traces_of(spans: list[Span]) -> dict[str, list[Span]]:
+    """Spans of several traces by `regroup.generation` of their root."""
+    found = {}
+    for root in [span for span in spans if not span.parent_span_id]:
+        of_trace = [span for span in spans if span.trace_id == root.trace_id]
+        found[str(values_of(root.attributes)["regroup.generation"])] = of_trace
+    return found
+
+
 class OtlpReceiver(LoopbackServer):
     """Keeps what it gets, and answers with `status`; while `hangs`, not at all."""
 
@@ -93,11 +102,7 @@ class OtlpReceiver(LoopbackServer):
 
     def traces(self) -> dict[str, list[Span]]:
         """The same by `regroup.generation` of the root."""
-        spans, found = self.spans, {}
-        for root in [span for span in spans if not span.parent_span_id]:
-            of_trace = [span for span in spans if span.trace_id == root.trace_id]
-            found[str(values_of(root.attributes)["regroup.generation"])] = of_trace
-        return found
+        return traces_of(self.spans)
 
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from regroup.local.local_run import LocalRun
-from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.job_status import Outcome, Recovery
 from tests.support.local_job import (
     at_step,
     kill_worker_for_a_while,
@@ -16,7 +17,14 @@ from tests.support.local_job import (
     release_replacements,
     trains_with,
 )
-from tests.support.otlp_receiver import OtlpReceiver, paths_of, seconds_of, values_of
+from tests.support.otel_collector import running_collector
+from tests.support.otlp_receiver import (
+    OtlpReceiver,
+    paths_of,
+    seconds_of,
+    traces_of,
+    values_of,
+)
 
 pytestmark = pytest.mark.slow
 ENDLESS = 1_000_000
@@ -36,6 +44,23 @@ def lose_a_worker(run: LocalRun) -> Outcome:
     )
 
 
+def whole_traces(spans: list[Span], run: LocalRun) -> tuple[dict[str, Span], list[Span], Recovery]:
+    """The roots of all traces by generation, the spans of the loss, and the loss; fails unless
+    all is there.
+    """
+    traces = traces_of(spans)
+    roots = {
+        number: next(s for s in spans if not s.parent_span_id) for number, spans in traces.items()
+    }
+    assert [root.name for root in roots.values()] == ["start", "recovery", "resize"]
+    (loss,) = [one for one in run.recoveries.values() if one.cause == "infrastructure"]
+    of_loss = traces[str(loss.generation)]
+    assert paths_of(of_loss) == {"recovery"} | {
+        f"recovery/{part}" for part in {"detect", "abort", *PARTS}
+    }
+    return roots, of_loss, loss
+
+
 def test_the_recovery_from_a_lost_worker_arrives_as_one_whole_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,16 +68,7 @@ def test_the_recovery_from_a_lost_worker_arrives_as_one_whole_trace(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         run = make_run(tmp_path, ENDLESS)
         assert lose_a_worker(run).result == "suspended"
-    traces = receiver.traces()
-    roots = {
-        number: next(s for s in spans if not s.parent_span_id) for number, spans in traces.items()
-    }
-    assert [root.name for root in roots.values()] == ["start", "recovery", "resize"]
-    (loss,) = [one for one in run.recoveries.values() if one.cause == "infrastructure"]
-    spans = traces[str(loss.generation)]
-    assert paths_of(spans) == {"recovery"} | {
-        f"recovery/{part}" for part in {"detect", "abort", *PARTS}
-    }
+    roots, spans, loss = whole_traces(receiver.spans, run)
     facts = values_of(roots[str(loss.generation)].attributes)
     assert facts["regroup.pod"] == loss.pod
     assert facts["regroup.restored_from"] == "Peers"
@@ -66,6 +82,19 @@ def test_the_recovery_from_a_lost_worker_arrives_as_one_whole_trace(
         for one in request.resource_spans
     }
     assert resources == {"regroup-coordinator"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_opentelemetrys_own_collector_takes_the_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_collector(tmp_path) as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        run = make_run(tmp_path, ENDLESS)
+        assert lose_a_worker(run).result == "suspended"
+    assert not collector.complaints()
+    whole_traces(collector.spans, run)
 
 
 def test_a_collector_that_never_answers_changes_nothing(
