@@ -65,8 +65,10 @@ class Goal:
         reached = value / other
         return f"{self}: {self.verdict([reached])} ({reached:.2f}x)"
 
-    def verdict(self, values: Sequence[float]) -> str:
-        """`met`, or `missed` where one of the runs does not reach it."""
+    def verdict(self, values: Sequence[float], runs: int = 1) -> str:
+        """`met`, or `missed` where one of the runs does not reach it or has no value."""
+        if len(values) < runs:
+            return "missed"
         if self.at_least:
             return "met" if min(values) >= self.limit else "missed"
         return "met" if max(values) <= self.limit else "missed"
@@ -143,7 +145,7 @@ def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Ro
             least, middle, most = min(values), statistics.median(values), max(values)
             row = Row(case, subject, metric, unit, least, middle, most, len(values), settings, date)
             if goal := goals.get(metric):
-                row = replace(row, goal=str(goal), verdict=goal.verdict(values))
+                row = replace(row, goal=str(goal), verdict=goal.verdict(values, len(runs)))
             made.append(row)
     return made
 

@@ -126,7 +126,10 @@ def _start(command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
 
 def _write(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
     assert process.stdin is not None
-    process.stdin.write(json.dumps(message).encode() + b"\n")
+    try:
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+    except BrokenPipeError:
+        raise RuntimeError(f"the simulated agents ended with {process.wait()}") from None
 
 
 def _read(process: subprocess.Popen[bytes], seconds: float) -> Answer:

@@ -132,10 +132,11 @@ def test_a_quick_run_leaves_the_results_of_others_alone(
         (Goal(2.0), [1.0, 1.0, 2.1], "<= 2", "missed"),
         (Goal(1, at_least=True), [1.0, 1.0], ">= 1", "met"),
         (Goal(1, at_least=True), [1.0, 1.0, 0.0], ">= 1", "missed"),
+        (Goal(2.0), [1.0, None], "<= 2", "missed"),
     ],
 )
 def test_a_goal_is_met_when_every_run_reaches_it(
-    goal: Goal, runs: list[float], shown: str, verdict: str
+    goal: Goal, runs: list[float | None], shown: str, verdict: str
 ) -> None:
     plan = Plan(
         "example",

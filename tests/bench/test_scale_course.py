@@ -178,3 +178,11 @@ def test_several_processes_answer_as_one() -> None:
 def test_an_answer_is_a_line_of_json() -> None:
     line = b'{"begun": 1.5, "done": null, "arrived": 2, "of": 3, "generation": [1, 7]}\n'
     assert Answer.read(line) == Answer(1.5, None, 2, 3, generation=(1, 7))
+
+
+def test_agents_that_end_between_two_commands_end_the_run_with_their_exit_code() -> None:
+    ends = (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit(9)")
+    with Players(ends, [{}]) as players:
+        players._processes[0].wait()
+        with pytest.raises(RuntimeError, match="ended with 9"):
+            players.ask("state")

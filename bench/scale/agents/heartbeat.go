@@ -62,7 +62,6 @@ func (h *Heartbeats) run() {
 func (h *Heartbeats) beat(kind byte, delay, interval float64) error {
 	patience, now := math.Max(1, interval), monotonic()
 	if h.awaits && now-h.asked >= math.Max(stallSeconds, patience*h.patience.factor()) {
-		h.agent.group.traffic.lag(now - h.asked)
 		h.patience.note(true)
 		h.agent.reconnect()
 		return errNoAnswer
@@ -152,7 +151,11 @@ func (h *Heartbeats) handle(answer []byte) {
 	}
 }
 
+// disconnect counts an answer that does not come any more as one that has come now.
 func (h *Heartbeats) disconnect() {
+	if h.awaits {
+		h.agent.group.traffic.lag(monotonic() - h.asked)
+	}
 	if h.conn != nil {
 		h.conn.Close()
 		h.conn = nil
