@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import given, settings
 
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
 from regroup_trainer.recovery.inventory import Agreement, StateInventory, agree
@@ -131,6 +131,20 @@ def test_thousands_of_joiners_share_the_sources_evenly_and_cost_little_time() ->
 
 @given(st.lists(INVENTORIES, min_size=1, max_size=8))
 def test_afterwards_all_hold_the_same_step(inventories: list[StateInventory]) -> None:
+    all_hold_the_same_step_after(inventories)
+
+
+@settings(max_examples=20)
+@given(st.lists(INVENTORIES, min_size=1, max_size=24), st.sampled_from([1, 8, 1024, 8192]))
+def test_so_do_8192_ranks(kinds: list[StateInventory], shards: int) -> None:
+    """Each rank is of one of the kinds, and has one of the shards: 8,192 of FSDP."""
+    all_hold_the_same_step_after(
+        [replace(kinds[rank % len(kinds)], shard=rank % shards) for rank in range(8192)]
+    )
+
+
+def all_hold_the_same_step_after(inventories: list[StateInventory]) -> None:
+    """Whatever was agreed: after the copies, if they agree at all."""
     agreed = agree(inventories)
     if agreed is None:
         return
