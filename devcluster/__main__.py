@@ -109,7 +109,7 @@ def build(pin: bool, policies: bool) -> None:
     if pin:
         binaries.pin()
     if policies:
-        enforcement.build(progress.to_stderr())
+        enforcement.KUBE_ROUTER.build(progress.to_stderr())
     click.echo(binaries.build(progress.to_stderr()))
 
 

@@ -94,11 +94,7 @@ class ProgramApart:
     def _compile(self, target: Path) -> None:
         check_go((self.module / "go.mod").read_text())
         partial = target.with_suffix(".tmp")
-        command: list[str | Path] = ["go", "-C", self.module, "build", "-trimpath"]
-        run(
-            [*command, "-buildvcs=false", "-ldflags", "-s -w", "-o", partial, self.package],
-            environment=go_environment(),
-        )
+        _build(self.module, self.package, partial, "-ldflags", "-s -w")
         partial.rename(target)
 
 
@@ -183,7 +179,8 @@ def _build_all(target: Path, flags: str, report: Report) -> None:
         )
     for number, program in enumerate(to_build, 1):
         with step(report, f"built {program.name} ({number} of {len(to_build)})"):
-            _build(program, temporary / program.name, flags)
+            options = ("-tags", TAGS, "-ldflags", flags)
+            _build(versions.GO_MODULE, program.package, temporary / program.name, *options)
     (temporary / "keys.json").write_text(json.dumps(keys, indent=1))
     temporary.rename(target)
     _prune(target)
@@ -218,19 +215,9 @@ def _built_before(parent: Path) -> dict[str, Path]:
     return found
 
 
-def _build(program: Program, target: Path, flags: str) -> None:
-    command: list[str | Path] = [
-        "go",
-        "-C",
-        versions.GO_MODULE,
-        "build",
-        "-trimpath",
-        "-buildvcs=false",
-    ]
-    run(
-        [*command, "-tags", TAGS, "-ldflags", flags, "-o", target, program.package],
-        environment=go_environment(),
-    )
+def _build(module: Path, package: str, target: Path, *options: str) -> None:
+    command = ("go", "-C", module, "build", "-trimpath", "-buildvcs=false")
+    run([*command, *options, "-o", target, package], environment=go_environment())
 
 
 def clean() -> None:

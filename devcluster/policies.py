@@ -22,23 +22,13 @@ CHAIN = "KUBE-ROUTER-FORWARD"
 """The chain that all packets to and from pods of a node pass through, once policies hold there."""
 
 
-def program() -> Path:
-    """The file of kube-router after `build`."""
-    return KUBE_ROUTER.file()
-
-
-def build(report: Report) -> Path:
-    """Build kube-router unless it is there, and return its file. The first time takes minutes."""
-    return KUBE_ROUTER.build(report)
-
-
 def enforce(nodes: tuple[Node, ...], processes: Processes, report: Report) -> None:
     """Enforce NetworkPolicies on `nodes` from now on. Returns when they hold.
 
     A node that lost its power enforces none until this is called again.
     """
     packages.ensure(NEEDED, report)
-    kube_router = build(report)
+    kube_router = KUBE_ROUTER.build(report)
     for node in nodes:
         processes.start(_launch(node, kube_router))
     for node in nodes:

@@ -129,7 +129,11 @@ def _write(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None
     try:
         process.stdin.write(json.dumps(message).encode() + b"\n")
     except BrokenPipeError:
-        raise RuntimeError(f"the simulated agents ended with {process.wait()}") from None
+        raise _ended(process) from None
+
+
+def _ended(process: subprocess.Popen[bytes]) -> RuntimeError:
+    return RuntimeError(f"the simulated agents ended with {process.wait()}")
 
 
 def _read(process: subprocess.Popen[bytes], seconds: float) -> Answer:
@@ -138,7 +142,7 @@ def _read(process: subprocess.Popen[bytes], seconds: float) -> Answer:
         raise TimeoutError(f"no answer of the simulated agents within {seconds + MORE_SECONDS} s")
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError(f"the simulated agents ended with {process.wait()}")
+        raise _ended(process)
     return Answer.read(line)
 
 

@@ -16,8 +16,8 @@ from tests.support.fake_go import install_fake_go
 
 def test_kube_router_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     count = install_fake_go(monkeypatch, tmp_path)
-    first = policies.build(silent)
-    assert policies.build(silent) == first
+    first = policies.KUBE_ROUTER.build(silent)
+    assert policies.KUBE_ROUTER.build(silent) == first
     assert len(count.read_text().splitlines()) == 1
     assert first.read_text().strip() == policies.PACKAGE
 
@@ -28,5 +28,5 @@ def test_a_build_that_fails_leaves_no_kube_router(
     install_fake_go(monkeypatch, tmp_path)
     monkeypatch.setenv("FAIL", policies.PACKAGE)
     with pytest.raises(CommandFailedError):
-        policies.build(silent)
-    assert not policies.program().exists()
+        policies.KUBE_ROUTER.build(silent)
+    assert not policies.KUBE_ROUTER.file().exists()

@@ -100,10 +100,6 @@ class OtlpReceiver(LoopbackServer):
         """All that it has taken."""
         return [span for request in [*self.requests] for span in spans_in(request)]
 
-    def traces(self) -> dict[str, list[Span]]:
-        """The same by `regroup.generation` of the root."""
-        return traces_of(self.spans)
-
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):
             def do_POST(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documented_commands import ROOT
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.otlp_receiver import OtlpReceiver, traces_of
 from tests.support.page_terminal import PageTerminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -80,7 +80,7 @@ def test_the_traces_of_a_run_here_arrive(terminal: PageTerminal) -> None:
     text = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 regroup run job.yaml"
     with OtlpReceiver() as receiver:
         terminal.type(text, changes={"http://127.0.0.1:4318": receiver.url}, seconds=SECONDS)
-    assert receiver.traces()
+    assert traces_of(receiver.spans)
 
 
 @pytest.mark.long

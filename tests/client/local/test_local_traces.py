@@ -44,10 +44,8 @@ def lose_a_worker(run: LocalRun) -> Outcome:
     )
 
 
-def whole_traces(spans: list[Span], run: LocalRun) -> tuple[dict[str, Span], list[Span], Recovery]:
-    """The roots of all traces by generation, the spans of the loss, and the loss; fails unless
-    all is there.
-    """
+def trace_of_the_loss(spans: list[Span], run: LocalRun) -> tuple[Span, list[Span], Recovery]:
+    """Its root, all its spans, and the loss; fails unless all traces of the run are there."""
     traces = traces_of(spans)
     roots = {
         number: next(s for s in spans if not s.parent_span_id) for number, spans in traces.items()
@@ -58,7 +56,7 @@ def whole_traces(spans: list[Span], run: LocalRun) -> tuple[dict[str, Span], lis
     assert paths_of(of_loss) == {"recovery"} | {
         f"recovery/{part}" for part in {"detect", "abort", *PARTS}
     }
-    return roots, of_loss, loss
+    return roots[str(loss.generation)], of_loss, loss
 
 
 def test_the_recovery_from_a_lost_worker_arrives_as_one_whole_trace(
@@ -68,12 +66,12 @@ def test_the_recovery_from_a_lost_worker_arrives_as_one_whole_trace(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         run = make_run(tmp_path, ENDLESS)
         assert lose_a_worker(run).result == "suspended"
-    roots, spans, loss = whole_traces(receiver.spans, run)
-    facts = values_of(roots[str(loss.generation)].attributes)
+    root, spans, loss = trace_of_the_loss(receiver.spans, run)
+    facts = values_of(root.attributes)
     assert facts["regroup.pod"] == loss.pod
     assert facts["regroup.restored_from"] == "Peers"
     assert facts["regroup.down_seconds"] == pytest.approx(loss.down_seconds)
-    assert 0 < seconds_of(roots[str(loss.generation)]) < 2 * (loss.down_seconds or 0) + 5
+    assert 0 < seconds_of(root) < 2 * (loss.down_seconds or 0) + 5
     load = next(span for span in spans if span.name == "load")
     assert seconds_of(load) > 0
     resources = {
@@ -94,7 +92,7 @@ def test_opentelemetrys_own_collector_takes_the_traces(
         run = make_run(tmp_path, ENDLESS)
         assert lose_a_worker(run).result == "suspended"
     assert not collector.complaints()
-    whole_traces(collector.spans, run)
+    trace_of_the_loss(collector.spans, run)
 
 
 def test_a_collector_that_never_answers_changes_nothing(
