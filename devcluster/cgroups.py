@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -114,6 +115,39 @@ def joining(group: str) -> list[str]:
         f'for f in {files}; do echo $$ > "$f" || exit 1; done; exec "$@"',
         "sh",
     ]
+
+
+@contextmanager
+def inside(group: str) -> Iterator[None]:
+    """Within, the CPU weight of this process and of what it starts is that of the group."""
+    create(group)
+    former = _own_group()
+    _enter(group)
+    try:
+        yield
+    finally:
+        _enter(former)
+        for left in (group, str(Path(group).parent)):
+            remove_if_empty(left)
+
+
+def _enter(group: str) -> None:
+    (_cpu_hierarchy() / group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _own_group() -> str:
+    """The group of this process that decides about its CPU weight."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(",") or (is_version_2() and not controllers):
+            return path.lstrip("/")
+    raise UnsupportedMachineError("This process has no control group for its CPU weight.")
+
+
+def _cpu_hierarchy() -> Path:
+    if is_version_2():
+        return MOUNT
+    return next(path for path in hierarchies() if "cpu" in path.name.split(","))
 
 
 def processes(group: str) -> set[int]:

@@ -25,8 +25,10 @@ from demo.stages.choice import STAGES
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
+from devcluster import cgroups
 from devcluster.cluster import Cluster
 from devcluster.processes import read_proc
+from devcluster.removal import remove
 from soak.machine_faults import LEAST_SHARE, LONGEST_SECONDS, Hogs
 from tests.support.cluster_look import look_at
 from tests.support.jobs import Job
@@ -264,24 +266,38 @@ def stage() -> Iterator[Stage]:
     screen = Screen()
     kind = os.environ.get("CLUSTER", "devcluster")
     built = installing.build_images(screen)
-    stage = DevclusterStage.up(screen, NAME) if kind == "devcluster" else STAGES[kind](screen)
-    try:
+    if kind != "devcluster":
+        stage = STAGES[kind](screen)
         installing.install(stage, built, screen)
         yield stage
-    finally:
-        if isinstance(stage, DevclusterStage):
+        return
+    with new_devcluster(NAME) as stage:
+        installing.install(stage, built, screen)
+        yield stage
+
+
+@contextlib.contextmanager
+def new_devcluster(name: str) -> Iterator[DevclusterStage]:
+    """Without what a run that was killed may have left: its jobs would train beside the tests.
+
+    Within, this process weighs as much as all nodes. The user of a cluster has a machine of their
+    own, and a kubectl beside jobs that keep all cores busy took 2 s.
+    """
+    remove(name)
+    with cgroups.inside(f"regroup/{name}-user"):
+        stage = DevclusterStage.up(Screen(), name)
+        try:
+            yield stage
+        finally:
             stage.cluster.down()
 
 
 @pytest.fixture
 def bare_installation() -> Iterator[Installation]:
     """A namespace with the claim `shared`, on a devcluster of its own without Regroup."""
-    stage = DevclusterStage.up(Screen(), f"bare{NAME}")
-    try:
+    with new_devcluster(f"bare{NAME}") as stage:
         installing.make_namespace(stage, "team")
         yield Installation(stage, "team")
-    finally:
-        stage.cluster.down()
 
 
 @pytest.fixture

@@ -35,8 +35,10 @@ class Part:
 class CpuTime:
     """The plugin: in a worker it measures, in the first process it sums up."""
 
-    groups: tuple[str, str]
-    """That of the worker, that of its cluster."""
+    groups: tuple[str, ...]
+    """That of the worker, that of its cluster, and where the worker is while it uses the cluster,
+    if CPU weight and CPU time have one hierarchy.
+    """
     before: float = field(init=False)
     parts: dict[str, Part] = field(default_factory=lambda: defaultdict(Part))
 
@@ -102,5 +104,6 @@ def pytest_configure(config: pytest.Config) -> None:
     group = f"regroup-tests/{worker or 'first'}"
     (_ACCOUNTS / group).mkdir(parents=True, exist_ok=True)
     (_ACCOUNTS / group / "cgroup.procs").write_text(str(os.getpid()))
-    cpu_time = CpuTime((group, f"regroup/e2e{worker}"))
+    cluster = f"regroup/e2e{worker}"
+    cpu_time = CpuTime((group, cluster, f"{cluster}-user"))
     config.pluginmanager.register(cpu_time, "cpu-time")
