@@ -65,7 +65,7 @@ def test_an_index_that_asks_for_a_password_gets_it_from_a_secret_which_nobody_el
     with Index(tmp_path, installation.address_of_machine(), asks_for=PASSWORD) as index:
         make_secret(installation, "pip", index.url)
         make_secret(installation, "outdated", index.url_with(f"user:{PASSWORD}-before@"))
-        with pytest.raises(JobFailedError, match="No matching distribution found for wanted"):
+        with pytest.raises(JobFailedError, match=r"refuses this pod \(HTTP status 401\)"):
             train_with_secret(client, "outdated").wait(timeout=240)
         job = train_with_secret(client, "pip")
         status = job.wait(timeout=240)
