@@ -48,9 +48,17 @@ test: prepare ## Run the tests: unit tests, with a real API server, on a real cl
 	$(RUN) -m pytest -n auto -m "not long" $(ARGS)
 
 .PHONY: test-long
-test-long: prepare ## Run the long tests: lost nodes, drains, torchrun on a cluster (needs root)
-	@$(RUN) -m devcluster build --policies > /dev/null
+test-long: ## Run the long tests: compilation, benchmarks; lost nodes, drains on a cluster (needs root)
+	@$(MAKE) test-long-local
+	@$(MAKE) test-long-cluster
+
+.PHONY: test-long-local
+test-long-local: prepare ## Run the long tests that need no cluster
 	$(RUN) -m pytest -n auto -m "long and not cluster" $(ARGS)
+
+.PHONY: test-long-cluster
+test-long-cluster: prepare ## Run the long tests on a cluster
+	@$(RUN) -m devcluster build --policies > /dev/null
 	$(RUN) -m pytest -m "long and cluster" $(ARGS)
 
 # The slow steps of a new machine come before the tests, because their progress is visible here.

@@ -1,5 +1,5 @@
 """What a test that fails shows: its folders, those of the fixtures that it shares, the ends of the
-logs in them, and its seed. Which worker runs what.
+logs in them, and its seed. Which worker runs what, and what comes too late to run at all.
 """
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ import tests.conftest as conftest
 from demo.kubectl import CommandError
 from tests.conftest import GroupScheduling, group
 from tests.support.cluster_look import look_at
+from tests.support.time_limit import REASON, turned
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
@@ -158,6 +161,27 @@ def test_a_run_ends_with_what_became_of_published_jobs(tmp_path: Path) -> None:
         "1 run on a cluster, with a stand-in for the script (RayJob: 1)",
         "  mnist",
     ]
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(300, []), (-1, ["test_it.py::test_quick"])])
+def test_what_begins_too_late_is_skipped_and_named(
+    tmp_path: Path, seconds: int, late: list[str]
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_quick(): pass")
+    end = ("--end-by", str(time.time() + seconds))
+    output = run(tmp_path, 0, "-p", "tests.support.time_limit", *end)
+    named = re.findall(rf"^=+ not run, because {REASON}: 1 =+$\n+(.+)$", output, re.M)
+    assert named == late
+    assert ("1 skipped" if late else "1 passed") in output
+
+
+def test_each_commit_begins_with_another_file() -> None:
+    items: list[Any] = [
+        SimpleNamespace(nodeid=f"{file}::{test}") for file in "abc" for test in "xy"
+    ]
+    orders = ["".join(item.nodeid[0] for item in turned(items, by)) for by in range(4)]
+    assert orders == ["aabbcc", "bbccaa", "ccaabb", "aabbcc"]
+    assert turned([], 1) == []
 
 
 def test_a_run_without_published_jobs_says_nothing_of_them(output: str) -> None:
