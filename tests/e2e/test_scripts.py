@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
-KILL_RANK_AT, KILL_POD_AT = 3, 8
-EPOCHS = {"ddp": 40, "fsdp2": 20, "accelerate": 40, "lightning": 40, "transformers": 40}
+KILL_RANK_AT, KILL_POD_AT = 3, 20
+EPOCHS = {"ddp": 60, "fsdp2": 30, "accelerate": 60, "lightning": 60, "transformers": 60}
 """Case of `bench.any_script` -> so many that it still runs when the second kill comes. An epoch of
 fsdp2 takes over a second: it saves a distributed checkpoint.
 """
