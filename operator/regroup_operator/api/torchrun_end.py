@@ -20,6 +20,7 @@ _HOPELESS = "another try would fail too"
 _CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it cannot start")
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
 """In the last message of an agent that will not start its ranks again."""
+_CLOSED = "RendezvousClosedError"
 _LEFT_OUT = "\n[...]\n"
 _LEAST_FOR_BOTH_ENDS = 100
 """Characters; less shows the end alone."""
@@ -43,13 +44,21 @@ class AttemptState:
 
 def judge(attempt: AttemptState) -> AttemptOutcome:
     """Whether an attempt goes on, completes the job, or has to be followed by the next one."""
-    if attempt.waits_in_vain:
+    if attempt.waits_in_vain or is_closed(attempt):
         return "again"
     if attempt.running or not attempt.well:
         return "open"
     if attempt.well < attempt.fewest or failed_rank(attempt):
         return "again"
     return "complete"
+
+
+def is_closed(attempt: AttemptState) -> bool:
+    """Whether nobody can meet any more, although nobody has ended well. Stock torchrun closes the
+    rendezvous when an agent fails, too: whoever takes its place is refused for ever.
+    """
+    refused = any(_CLOSED in text for text in attempt.failures)
+    return refused and not attempt.running and not attempt.well
 
 
 def failed_rank(attempt: AttemptState) -> str:

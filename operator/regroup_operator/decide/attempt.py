@@ -102,7 +102,7 @@ def failure_after_the_end(job: Job, observed: Observed) -> str:
     Empty when that is not the reason.
     """
     state = state_of(job, observed)
-    if torchrun_end.judge(state) != "again":
+    if torchrun_end.judge(state) != "again" or torchrun_end.is_closed(state):
         return ""
     vain = "a worker waits to train again with others that have ended well"
     return torchrun_end.failed_rank(state) or (vain if state.waits_in_vain else "")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from regroup_operator.api import torchrun_end
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide import torchrun_losses as losses
@@ -14,6 +15,7 @@ from regroup_operator.decide.attempt import (
     has_other_bounds,
     judge,
     read_attempt,
+    state_of,
 )
 from regroup_operator.decide.failures import classify
 from regroup_operator.decide.losses import avoids_in_vain
@@ -93,6 +95,11 @@ def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> 
     elif has_other_bounds(job, observed):
         loss = losses.Loss(
             "resize", "torchrun was started with other bounds than spec.elasticPolicy has now"
+        )
+    elif torchrun_end.is_closed(state_of(job, observed)):
+        loss = losses.Loss(
+            "infrastructure",
+            "torchrun has closed the rendezvous, since an agent failed: nobody can join any more",
         )
     else:
         loss = losses.Loss(

@@ -38,6 +38,8 @@ def make_state(**fields: Any) -> AttemptState:
         (make_state(failures=("rank 2 failed with exit code 1:\nValueError",)), "again"),
         (make_state(failures=("rank 2 was ended by SIGKILL:",)), "again"),
         (make_state(failures=("RendezvousClosedError",)), "complete"),  # it came too late
+        (make_state(well=0, failures=("...api.RendezvousClosedError",)), "again"),
+        (make_state(well=0, running=1, failures=("RendezvousClosedError",)), "open"),
     ],
 )
 def test_an_attempt_ends_by_the_rule(state: AttemptState, outcome: str) -> None:

@@ -289,6 +289,20 @@ def test_a_worker_that_came_too_late_does_not_undo_the_work_of_the_others(job: S
     assert job.status.phase == "Succeeded"
 
 
+def test_a_rendezvous_that_an_agent_has_closed_is_followed_by_the_next_attempt(
+    job: Simulation,
+) -> None:
+    for worker in job.workers():
+        job.fail(worker, exit_code=1, exit_message="torch...RendezvousClosedError")
+    job.round()
+    job.tick(60)  # the back-off
+    job.round()
+    assert job.status.coordinator_term == 2, "there, nobody would ever meet again"
+    assert "has closed the rendezvous" in job.status.recoveries[-1].message
+    job.run_rounds(5)
+    assert (job.status.phase, job.status.world_size) == ("Running", 3)
+
+
 def test_attempts_that_end_so_are_begun_no_more_often_than_the_budget_says() -> None:
     budget = {"maxRestarts": 2, "backoffSeconds": 1}
     simulation = Simulation(spec=make_torchrun_spec(restartPolicy=budget))
