@@ -26,7 +26,7 @@ TEMPLATES ?= 6000
 
 .PHONY: help
 help: ## Show the commands and what they do
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: ## Create .venv: pinned dependencies from the cache, this clone installed editable
@@ -48,9 +48,7 @@ test: prepare ## Run the tests: unit tests, with a real API server, on a real cl
 	$(RUN) -m pytest -n auto -m "not long" $(ARGS)
 
 .PHONY: test-long
-test-long: ## Run the long tests: compilation, benchmarks; lost nodes, drains on a cluster (needs root)
-	@$(MAKE) test-long-local
-	@$(MAKE) test-long-cluster
+test-long: test-long-local test-long-cluster ## Run the long tests: benchmarks, lost nodes (needs root)
 
 .PHONY: test-long-local
 test-long-local: prepare ## Run the long tests that need no cluster

@@ -184,6 +184,13 @@ def test_each_commit_begins_with_another_file() -> None:
     assert turned([], 1) == []
 
 
+def test_a_folder_whose_tests_share_a_cluster_is_not_split() -> None:
+    names = ("bench/a", "e2e/b", "e2e/c", "soak/d")
+    items: list[Any] = [SimpleNamespace(nodeid=f"{name}::test") for name in names]
+    orders = ["".join(item.nodeid[-7] for item in turned(items, by)) for by in range(4)]
+    assert orders == ["abcd", "cbda", "dabc", "acbd"]
+
+
 def test_a_run_without_published_jobs_says_nothing_of_them(output: str) -> None:
     assert "other projects" not in output
 

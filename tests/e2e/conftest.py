@@ -266,12 +266,12 @@ def stage() -> Iterator[Stage]:
     screen = Screen()
     kind = os.environ.get("CLUSTER", "devcluster")
     built = installing.build_images(screen)
-    if kind != "devcluster":
-        stage = STAGES[kind](screen)
-        installing.install(stage, built, screen)
-        yield stage
-        return
-    with new_devcluster(NAME) as stage:
+    made: contextlib.AbstractContextManager[Stage] = (
+        new_devcluster(NAME)
+        if kind == "devcluster"
+        else contextlib.nullcontext(STAGES[kind](screen))
+    )
+    with made as stage:
         installing.install(stage, built, screen)
         yield stage
 

@@ -8,11 +8,16 @@ another commit tries what this one left.
 
 from __future__ import annotations
 
-import subprocess
 import time
+import zlib
+from pathlib import PurePath
+from typing import TypeVar
 
 import pytest
 
+from soak.product import commit
+
+_T = TypeVar("_T")
 REASON = "no time was left for it"
 
 
@@ -25,22 +30,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with another file for each commit. Several workers begin with what takes longest."""
     if not hasattr(config, "workerinput"):
-        items[:] = turned(items, _commit())
+        items[:] = turned(items, zlib.crc32(commit().encode()))
 
 
 def turned(items: list[pytest.Item], by: int) -> list[pytest.Item]:
-    """The items, file by file, beginning with another file for each number."""
-    files: dict[str, list[pytest.Item]] = {}
+    """The items, folder by folder and file by file, beginning with others for each number. A folder
+    stays together, since its tests may share a cluster.
+    """
+    folders: dict[PurePath, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    names = list(files)
-    first = by % max(1, len(names))
-    return [item for name in names[first:] + names[:first] for item in files[name]]
+        file = item.nodeid.partition("::")[0]
+        folders.setdefault(PurePath(file).parent, {}).setdefault(file, []).append(item)
+    return [
+        item
+        for files in _rotated(list(folders.values()), by)
+        for of_file in _rotated(list(files.values()), by)
+        for item in of_file
+    ]
 
 
-def _commit() -> int:
-    name = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    return int(name.stdout, 16)
+def _rotated(values: list[_T], by: int) -> list[_T]:
+    first = by % len(values) if values else 0
+    return values[first:] + values[:first]
 
 
 @pytest.hookimpl(tryfirst=True)
