@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from regroup.kubernetes.event_record import read_events
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.local.checkpoint_list import SavedCheckpoint
-from regroup.web_page.job_source import JobView, LogTail, NoSuchJobError, SourceError, WorkerRow
+from regroup.web_page.job_source import (
+    CheckpointView,
+    JobView,
+    LogTail,
+    NoSuchJobError,
+    SourceError,
+    WorkerRow,
+)
 from regroup_trainer.protocol.job_status import SeriesPoint
 from tests.support.cluster_objects import event_object, job_object, running_status
 
@@ -63,9 +70,10 @@ class PageSource:
         self._read("kept series")
         return self.series(identifier)
 
-    def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
+    def checkpoints(self, identifier: str) -> CheckpointView:
         self._read("checkpoints")
-        return [SavedCheckpoint(step=100, path=f"/data/{HOSTILE}", size_bytes=13_000_000)]
+        saved = SavedCheckpoint(step=100, path=f"/data/{HOSTILE}", size_bytes=13_000_000)
+        return CheckpointView([saved])
 
     def logs(self, identifier: str, rank: int | None) -> LogTail:
         self._read("logs")

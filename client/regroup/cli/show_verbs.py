@@ -135,7 +135,10 @@ def _workers_now(cluster: ChosenCluster, job: JobRecord) -> list[str]:
     from regroup.diagnosis.live_progress import live_steps
     from regroup.kubernetes.job_description import worker_table
 
-    lines = worker_table(job, live_steps(cluster.api, job))
+    steps = live_steps(cluster.api, job)
+    if steps.refusal:
+        note(f"Steps of workers are left out: {steps.refusal}")
+    lines = worker_table(job, steps.of_workers)
     return ["", "Workers:", *lines] if lines else []
 
 

@@ -40,6 +40,13 @@ _TAKEN = {
     "container-workdir": "spec.template.spec.containers[trainer].workingDir",
 }
 """Option -> field of the TrainingJob."""
+_TYPE = "the type of GPU is left out: use nodeSelector"
+_DIFFERS = {
+    "gpus-per-node": _TYPE, "gpus": _TYPE, "gpus-per-task": _TYPE, "gres": _TYPE,
+    "mem-per-cpu": "times `--cpus-per-task` and tasks; without it left out",
+    "mem-per-gpu": "times the GPUs of a node; without these left out",
+}  # fmt: skip
+"""What becomes of a part of an option that is taken."""
 _LEFT = {
     "partition": _PLACE, "constraint": _PLACE, "nodelist": _PLACE, "exclude": _PLACE,
     "exclusive": _PLACE, "switches": _PLACE, "contiguous": _PLACE, "nodefile": _PLACE,
@@ -98,11 +105,13 @@ SLURM = FlagTable(
     abbreviates=True,
 )  # fmt: skip
 ROWS = (
-    *(Row(f"--{name}", target) for name, target in _TAKEN.items()),
+    *(Row(f"--{name}", target, _DIFFERS.get(name, "")) for name, target in _TAKEN.items()),
     *(Row(f"--{name}", "", why) for name, why in _LEFT.items()),
 )
 _MEMORY = re.compile(r"(\d{1,15})([KMGT]?)B?", re.ASCII | re.IGNORECASE)
-_GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]+:)?(\d{1,9})", re.ASCII)
+_GPUS = re.compile(r"(?:gpu:)?(?:([\w.-]+):)?(\d{1,9})", re.ASCII)
+_GRES = re.compile(r"gpu(?::((?!\d+$)[\w.-]+))?(?::(\d{1,9}))?", re.ASCII)
+"""Its number is 1 where it is not given."""
 _NODES = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 _TIME = re.compile(
     r"(?:(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?(?::(\d{1,5}))?"
@@ -178,19 +187,25 @@ class Allocation:
         limits: dict[str, str | int] = {}
         if self.gpus_of_node:
             limits[GPU] = self.gpus_of_node
-        cpus = self.cpus_per_task * (self.ranks or 1) if self.cpus_per_task else None
-        memory = self.memory or self._shared_memory(cpus)
+        cpus = self._cpus
+        memory = self.memory or self.shared_memory
         if memory:
             limits["memory"] = memory
         found: dict[str, dict[str, str | int]] = {"limits": limits} if limits else {}
         return {**found, "requests": {"cpu": cpus}} if cpus else found
 
-    def _shared_memory(self, cpus: int | None) -> str | None:
+    @property
+    def shared_memory(self) -> str | None:
+        """Of all CPUs or GPUs of a node together; None where their number is not known."""
         if self.memory_per is None:
             return None
         what, amount, unit = self.memory_per
-        times = cpus if what == "cpu" else self.gpus_of_node
+        times = self._cpus if what == "cpu" else self.gpus_of_node
         return f"{amount * times}{unit}" if times else None
+
+    @property
+    def _cpus(self) -> int | None:
+        return self.cpus_per_task * (self.ranks or 1) if self.cpus_per_task else None
 
 
 def read_options(words: list[str], found: dict[str, FoundFlag]) -> tuple[list[str], list[str]]:
@@ -216,16 +231,40 @@ def allocation(found: Mapping[str, FoundFlag]) -> tuple[Allocation, list[str]]:
     """What options ask for, and sentences about values that are left out."""
     left: list[str] = []
     values: dict[str, Any] = {}
+    said_by: dict[str, FoundFlag] = {}
     for kind, flag in found.items():
-        value = _value(kind, flag.value)
+        field, value = _FIELDS[kind], _value(kind, flag.value)
         if value is None:
             left.append(left_out(flag.written, _REASONS.get(kind, "its value is not known")))
-        elif values.setdefault(_FIELDS[kind], value) != value:
-            left.append(left_out(flag.written, f"another option says {values[_FIELDS[kind]]}"))
-    return Allocation(**values), left
+        elif values.setdefault(field, value) != value:
+            left.append(left_out(flag.written, f"{said_by[field].written} says another value"))
+        else:
+            said_by.setdefault(field, flag)
+        if kind in _OF_GPUS and (gpus := _gpus(kind, flag.value)) and gpus[1]:
+            left.append(left_out(f"type {gpus[1]} of {flag.written}", _SELECT))
+    asked = Allocation(**values)
+    if asked.memory_per and (why := _why_no_memory(asked)):
+        left.append(left_out(said_by["memory_per"].written, why))
+    return asked, left
 
 
-_REASONS = {"gres": "only GPUs are taken over", "mem": "give an amount; 0 would be all of a node"}
+def _why_no_memory(asked: Allocation) -> str:
+    """Why nothing is made of memory for each CPU or GPU; empty where something is."""
+    if asked.memory:
+        return f"--mem says {asked.memory}"
+    if asked.shared_memory:
+        return ""
+    needs = "--cpus-per-task" if asked.memory_per and asked.memory_per[0] == "cpu" else "GPUs"
+    return f"the script gives no {needs}: set resources.limits.memory"
+
+
+_AMOUNT = "give an amount; 0 would be all of a node"
+_REASONS = {
+    "gres": "only GPUs of one kind are taken over, as gpu:4",
+    "mem": _AMOUNT, "mem-per-cpu": _AMOUNT, "mem-per-gpu": _AMOUNT,
+}  # fmt: skip
+_OF_GPUS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"})
+_SELECT = "use nodeSelector, such as nvidia.com/gpu.product"
 _FIELDS = {
     "job-name": "name", "nodes": "nodes", "ntasks": "tasks", "ntasks-per-node": "tasks_per_node",
     "gpus-per-node": "gpus_per_node", "gres": "gpus_per_node", "gpus": "gpus",
@@ -248,11 +287,16 @@ def _value(kind: str, text: str) -> object:
         return _seconds(text)
     if kind.startswith("mem"):
         return _memory(kind, text)
-    if kind.startswith("g"):
-        found = _GPUS.fullmatch("1" if text == "gpu" else text)
-        is_other = kind == "gres" and not text.startswith("gpu")
-        return int(found[1]) if found and not is_other else None
+    if kind in _OF_GPUS:
+        gpus = _gpus(kind, text)
+        return gpus[0] if gpus else None
     return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
+
+
+def _gpus(kind: str, text: str) -> tuple[int, str] | None:
+    """How many GPUs, and their type where it is given; None for what is no such value."""
+    found = (_GRES if kind == "gres" else _GPUS).fullmatch(text)
+    return (int(found[2] or 1), found[1] or "") if found else None
 
 
 def _memory(kind: str, text: str) -> object:

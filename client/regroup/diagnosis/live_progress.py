@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.job_record import JobRecord
 from regroup_operator.api import names
 from regroup_operator.api.status import ProgressStatus
@@ -37,6 +37,16 @@ _PHASES = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class LiveSteps:
+    """How far workers are, as far as it can be read."""
+
+    of_workers: Mapping[int, int] = field(default_factory=dict)
+    """Worker -> its last step, of those that have a rank."""
+    refusal: str = ""
+    """Which right the user lacks to read them; empty: none is known to be missing."""
+
+
 class PortReader(Protocol):
     """What is needed of ClusterApi."""
 
@@ -58,17 +68,20 @@ def with_live_progress(
     return [new or old for new, old in zip(found, jobs, strict=True)], live
 
 
-def live_steps(api: PortReader, job: JobRecord) -> dict[int, int]:
-    """Worker -> its last step, of those that have a rank; empty where that cannot be had."""
+def live_steps(api: PortReader, job: JobRecord) -> LiveSteps:
+    """The steps as the coordinator knows them; none where they cannot be had."""
     term = job.status.coordinator_term
     if term == 0 or not _trains(job):
-        return {}
+        return LiveSteps()
     pod = names.coordinator(job.name, term)
     try:
         text = api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, STEPS_PATH, SECONDS)
-        return {one.index: one.step for one in WorkerSteps.model_validate_json(text).workers}
-    except (ClusterError, ValueError):  # of a release without it, too
-        return {}
+        workers = WorkerSteps.model_validate_json(text).workers
+        return LiveSteps({one.index: one.step for one in workers})
+    except ClusterError as error:
+        return LiveSteps(refusal=str(error) if error.status == FORBIDDEN else "")
+    except ValueError:  # of a release without it, too
+        return LiveSteps()
 
 
 def _trains(job: JobRecord) -> bool:

@@ -10,11 +10,13 @@ from regroup_trainer.protocol.message import printable
 
 NO_ANSWER = 0
 """Stands for the status of a request that got no answer."""
+FORBIDDEN = 403
+"""The status where the user lacks a right."""
 _SEVERAL_CAUSES = 2
 _JOBS = "trainingjobs"
 _ADVICE = {
     401: "log in again, or choose another user with --context",
-    403: "ask an administrator for this right (see docs/tasks/command-line.md)",
+    FORBIDDEN: "ask an administrator for this right (see docs/tasks/command-line.md)",
     409: "it exists, or somebody else has changed it: look at it, and try again",
     429: "the API server is busy: try again in a minute",
 }

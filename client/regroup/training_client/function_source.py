@@ -9,13 +9,16 @@ import __future__
 
 import ast
 import builtins
+import dis
 import inspect
-import symtable
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import CodeType, FunctionType
 
 _FUTURE = "annotations"
-_MODULE_NAMES = frozenset(dir(builtins)) | {"__file__", "__name__"}
+_OF_EACH_PROGRAM = frozenset({"__file__", "__name__", "__annotations__"})
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+"""Instructions that may read a name of the module. In a class body they read its own, too."""
+_STORES = frozenset({"STORE_NAME"})
 
 
 class NotSelfContainedError(Exception):
@@ -31,8 +34,9 @@ def program_of(function: Callable[..., object], arguments: Mapping[str, object])
     has_future = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
     header = f"from __future__ import {_FUTURE}\n\n" if has_future else ""
     text = header + _definition(function)
-    _require_no_others(function, text)
-    _require_unchanged(function)
+    code = _compiled(text)
+    _require_no_others(function, code)
+    _require_unchanged(function, code)
     return (
         f"{text}\n\nif __name__ == '__main__':\n    {function.__name__}(**{_written(arguments)})\n"
     )
@@ -47,8 +51,16 @@ def _definition(function: FunctionType) -> str:
     return f"if True:\n{text}" if text[:1].isspace() else text
 
 
-def _require_unchanged(function: FunctionType) -> None:
-    """Raises NotSelfContainedError where the file has changed since it was imported.
+def _compiled(text: str) -> CodeType:
+    try:
+        return compile(text, "<function>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        raise NotSelfContainedError("its text is no definition") from None
+
+
+def _require_unchanged(function: FunctionType, text: CodeType) -> None:
+    """Raises NotSelfContainedError where the file has changed since it was imported, or where the
+    line of its `def` uses a name of a function or class around it.
 
     All of it is compiled: the code of a function also follows from what its module imports.
     """
@@ -57,8 +69,15 @@ def _require_unchanged(function: FunctionType) -> None:
         module = compile("".join(lines), "<file>", "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):
         raise NotSelfContainedError("the text of its module cannot be read") from None
-    if _essence(function.__code__) not in map(_essence, _codes(module)):
+    own = _essence(function.__code__)
+    around = [code for code in _codes(module) if own in map(_essence, _codes(code))]
+    if not around:
         raise NotSelfContainedError("its text is not what runs here: reload its module")
+    bound = {name for code in around[1:-1] for name in _bound(code)}
+    if taken := sorted(bound & set(_loaded(text))):
+        raise NotSelfContainedError(
+            f"its defaults, decorators or annotations use {', '.join(taken)} of what is around it"
+        )
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -69,32 +88,52 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(inner)
 
 
+def _bound(code: CodeType) -> set[str]:
+    """The names that a function or a class body gives a value, or has of a function around it."""
+    return {*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_named(code, _STORES)}
+
+
+def _loaded(code: CodeType) -> Iterator[str]:
+    return _named(code, _LOADS)
+
+
+def _named(code: CodeType, instructions: Set[str]) -> Iterator[str]:
+    found = dis.get_instructions(code)
+    return (str(one.argval) for one in found if one.opname in instructions)
+
+
 def _essence(code: CodeType) -> tuple[object, ...]:
     values = tuple(repr(value) for value in code.co_consts if not isinstance(value, CodeType))
     return (code.co_qualname, code.co_firstlineno, code.co_code, code.co_names, values)
 
 
-def _require_no_others(function: FunctionType, text: str) -> None:
+def _require_no_others(function: FunctionType, text: CodeType) -> None:
     if function.__closure__:
         names = ", ".join(function.__code__.co_freevars)
         raise NotSelfContainedError(f"it uses {names} of the function around it")
-    try:
-        table = symtable.symtable(text, "<function>", "exec")
-    except SyntaxError:
-        raise NotSelfContainedError("its text is no definition") from None
-    others = sorted(set(_module_names(table)) - _MODULE_NAMES - {function.__name__, _FUTURE})
+    _, *inner = _codes(text)
+    own = {name for code in inner for name in _named(code, _STORES)}
+    used = {name for code in _codes(text) for name in _loaded(code)} - _OF_EACH_PROGRAM
+    others = sorted(name for name in used if not _is_at_hand(name, function, own))
     if others:
         raise NotSelfContainedError(f"it uses {', '.join(others)} of its module")
 
 
-def _module_names(table: symtable.SymbolTable) -> Iterator[str]:
-    """The names of the module that a piece of its text uses."""
-    is_module = table.get_type() == "module"
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (is_module or symbol.is_global()):
-            yield symbol.get_name()
-    for inner in table.get_children():
-        yield from _module_names(inner)
+def _is_at_hand(name: str, function: FunctionType, own: Set[str]) -> bool:
+    """Whether the text alone gives the name what it is here. `own`: names of its class bodies."""
+    if name == function.__name__:
+        return function.__globals__.get(name) is function
+    if name in function.__globals__:
+        held = function.__globals__[name]
+        return held is getattr(builtins, name, function) or _is_of_notebook(held)
+    return hasattr(builtins, name) or name in own
+
+
+def _is_of_notebook(value: object) -> bool:
+    """Whether IPython has put it in the place of a builtin, as it does with open and exit."""
+    if isinstance(value, FunctionType):  # what wraps open calls itself open of io
+        return str(value.__globals__.get("__name__")).startswith("IPython.")
+    return type(value).__module__.startswith("IPython.")
 
 
 def _written(arguments: Mapping[str, object]) -> str:

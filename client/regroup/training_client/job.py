@@ -59,7 +59,9 @@ class Job(ABC):
 
     @abstractmethod
     def checkpoints(self) -> list[SavedCheckpoint]:
-        """Its checkpoints, the newest first."""
+        """Its checkpoints, the newest first. On a cluster a worker lists them: while none runs, as
+        of a job that is suspended or has ended, only the newest is known, whatever the volume has.
+        """
 
     def load_state_dict(self, step: int | None = None, *, max_bytes: int = MOST_BYTES) -> StateDict:
         """The weights of a checkpoint by name, on the CPU; by default of the newest that the job

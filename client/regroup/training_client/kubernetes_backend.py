@@ -47,7 +47,10 @@ class KubernetesBackend:
         return document
 
     def add_code(self, document: Object, code: SentCode, packages: Packages | None) -> Object:
-        """The job with its code mounted, and with what identifies this submission."""
+        """The job with its code mounted, and with what identifies this submission. Raises CodeError
+        for more code than a ConfigMap holds.
+        """
+        code.require_config_map()
         command = code.command(CODE_FOLDER)
         text = json.dumps(document, sort_keys=True, default=str) + code.digest
         noted = {

@@ -94,7 +94,7 @@ class KubernetesJob(Job):
         self._set_suspend(False)
 
     def checkpoints(self) -> list[SavedCheckpoint]:
-        """All, as a worker's pod lists them; the newest alone while none runs."""
+        """All, as a worker's pod lists them; the newest alone while none runs, from the status."""
         newest, pod = self.status.checkpoint, self._running(WORKER)
         directory = directory_of(newest)
         if directory is None or pod is None:

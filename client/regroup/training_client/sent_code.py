@@ -43,7 +43,8 @@ class SentCode:
     python: str = ""
     """The only minor version of Python that can read them; empty: any."""
 
-    def __post_init__(self) -> None:
+    def require_config_map(self) -> None:
+        """Raises CodeError where a ConfigMap cannot hold the files."""
         size = sum(map(len, self.files.values()))
         if size > CODE_LIMIT:
             raise CodeError(

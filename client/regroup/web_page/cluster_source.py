@@ -18,12 +18,14 @@ from regroup.kubernetes.scene import events_of_job
 from regroup.local.checkpoint_list import (
     SavedCheckpoint,
     directory_of,
+    error_of,
     only_newest,
     read_list,
     worker_command,
 )
 from regroup.local.display import without_escapes
 from regroup.web_page.job_source import (
+    CheckpointView,
     JobView,
     LogTail,
     NoSuchJobError,
@@ -69,8 +71,10 @@ class ClusterSource:
         job = read_job(self._api.job(namespace, name))
         left_out = max(0, job.status.replicas - len(job.status.workers))
         events = self._events(job)
-        rows = worker_rows(job, live_steps(self._api, job))
-        return JobView(job, rows, left_out, events, may_have_kept_series(job))
+        steps = live_steps(self._api, job)
+        note = f"their steps are not shown: {steps.refusal}" if steps.refusal else ""
+        rows = worker_rows(job, steps.of_workers)
+        return JobView(job, rows, left_out, events, may_have_kept_series(job), note)
 
     def series(self, identifier: str) -> Sequence[SeriesPoint]:
         """From the coordinator's pod, through the API server; while none runs, what `kept_series`
@@ -106,19 +110,33 @@ class ClusterSource:
         rest, points = found
         return points if _rest(read_job(self._api.job(*self._place(identifier)))) == rest else ()
 
-    def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
-        """All, as a worker's pod lists them; the newest alone where none does."""
+    def checkpoints(self, identifier: str) -> CheckpointView:
+        """All, as a worker's pod lists them; the newest alone where none does, and why."""
         namespace, name = self._place(identifier)
         newest = read_job(self._api.job(namespace, name)).status.checkpoint
-        pod = newest_running(self._pods(namespace, name), WORKER)
         directory = directory_of(newest)
-        if directory is None or pod is None:
-            return only_newest(newest)
-        words = worker_command(pod.command, directory)
+        if directory is None:
+            return CheckpointView(only_newest(newest))
         try:
-            return read_list(self._api.run_in_pod(namespace, pod, words, POD_SECONDS).stdout)
-        except (ClusterError, ValueError):  # who may read jobs may not always run commands in pods
-            return only_newest(newest)
+            return CheckpointView(self._listed(namespace, name, directory))
+        except (ClusterError, SourceError) as error:  # who may read jobs may not always reach pods
+            note = f"only the newest is shown: {error}"
+            return CheckpointView(only_newest(newest), note)
+
+    def _listed(self, namespace: str, name: str, directory: str) -> Sequence[SavedCheckpoint]:
+        """What a worker's pod lists. Raises ClusterError or SourceError."""
+        pod = newest_running(self._pods(namespace, name), WORKER)
+        if pod is None:
+            raise SourceError("no worker runs that could list the others")
+        words = worker_command(pod.command, directory)
+        done = self._api.run_in_pod(namespace, pod, words, POD_SECONDS)
+        if done.exit_code:
+            reason = error_of(done.stderr, done.exit_code)
+            raise SourceError(f"pod {pod.name} cannot list them: {reason}")
+        try:
+            return read_list(done.stdout)
+        except ValueError:
+            raise SourceError("what a worker lists cannot be read: use its release") from None
 
     def logs(self, identifier: str, rank: int | None) -> LogTail:
         """An equal share of the newest lines of each worker's pod."""

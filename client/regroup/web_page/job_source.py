@@ -47,6 +47,18 @@ class JobView:
     """The newest first."""
     may_have_kept_series: bool = False
     """Whether `kept_series` may find points that `series` does not have."""
+    workers_note: str = ""
+    """What is not known of the workers, and why."""
+
+
+@dataclass(frozen=True)
+class CheckpointView:
+    """A job's checkpoints."""
+
+    saved: Sequence[SavedCheckpoint] = ()
+    """The newest first."""
+    note: str = ""
+    """What is left out, and why."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +92,8 @@ class JobSource(Protocol):
         must be started for it. `series` has these points afterwards.
         """
 
-    def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
-        """The checkpoints, the newest first."""
+    def checkpoints(self, identifier: str) -> CheckpointView:
+        """The checkpoints as far as they can be listed."""
 
     def logs(self, identifier: str, rank: int | None) -> LogTail:
         """The last lines of all ranks, or of one."""

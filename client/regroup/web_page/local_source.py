@@ -13,7 +13,6 @@ from regroup.kubernetes.job_record import JobRecord
 from regroup.local.checkpoint_list import (
     CHECKPOINTS,
     MODULE,
-    SavedCheckpoint,
     list_command,
     read_list,
 )
@@ -21,7 +20,13 @@ from regroup.local.display import without_escapes
 from regroup.local.log_lines import OF_A_RANK
 from regroup.local.record_file import RECORD_NAME, read_record, read_regular
 from regroup.local.run_lock import LOCK_NAME, is_held
-from regroup.web_page.job_source import JobView, LogTail, NoSuchJobError, SourceError
+from regroup.web_page.job_source import (
+    CheckpointView,
+    JobView,
+    LogTail,
+    NoSuchJobError,
+    SourceError,
+)
 from regroup.web_page.local_record import local_view
 from regroup.web_page.page_data import MOST_LINES, last_lines
 from regroup_trainer.protocol.extras import OF_CHECKPOINTS, missing_extra
@@ -75,11 +80,11 @@ class LocalSource:
         """No more than `series`, which reads the folder."""
         return self.series(identifier)
 
-    def checkpoints(self, identifier: str) -> Sequence[SavedCheckpoint]:
+    def checkpoints(self, identifier: str) -> CheckpointView:
         """As `regroup checkpoint list` shows them."""
         path = self._path(identifier)
         if not (path / CHECKPOINTS).is_dir():
-            return ()  # of a script that saves by itself, and before the first
+            return CheckpointView()  # of a script that saves by itself, and before the first
         if (missing := missing_extra("trainer", OF_CHECKPOINTS)) is not None:
             raise SourceError(missing)
         words = [sys.executable, "-m", MODULE, *list_command(str(path))]
@@ -87,7 +92,7 @@ class LocalSource:
             done = subprocess.run(
                 words, capture_output=True, text=True, check=True, timeout=LIST_SECONDS
             )
-            return read_list(done.stdout)
+            return CheckpointView(read_list(done.stdout))
         except (subprocess.SubprocessError, ValueError) as error:
             reason = " ".join(str(getattr(error, "stderr", "") or error).split())
             raise SourceError(f"the checkpoints cannot be listed: {reason}") from None

@@ -16,8 +16,7 @@ from regroup.kubernetes import job_summary
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, notable
 from regroup.kubernetes.timeline import DrawnRecovery, timeline
-from regroup.local.checkpoint_list import SavedCheckpoint
-from regroup.web_page.job_source import JobView, LogTail
+from regroup.web_page.job_source import CheckpointView, JobView, LogTail
 from regroup_trainer.protocol.job_status import SERIES_POINTS, SeriesPoint
 
 JOBS_ON_A_PAGE = 100
@@ -95,6 +94,7 @@ def job_details(identifier: str, view: JobView, now: datetime) -> Json:
         "timeline": _timeline(job, now),
         "workerRows": [asdict(row) for row in view.workers[:MOST_WORKERS]],
         "workersLeftOut": left_out,
+        "workersNote": cut(view.workers_note),
         "events": [_event(event) for event in view.events[:MOST_EVENTS]],
     }
 
@@ -149,8 +149,9 @@ def series_columns(points: Sequence[SeriesPoint]) -> Json:
     }
 
 
-def checkpoint_rows(saved: Sequence[SavedCheckpoint]) -> Json:
+def checkpoint_rows(view: CheckpointView) -> Json:
     """The first MOST_CHECKPOINTS of these, and how many were left out. The newest comes first."""
+    saved = view.saved
     rows = [
         {
             "step": one.step,
@@ -161,7 +162,7 @@ def checkpoint_rows(saved: Sequence[SavedCheckpoint]) -> Json:
         }
         for one in saved[:MOST_CHECKPOINTS]
     ]
-    return {"checkpoints": rows, "leftOut": len(saved) - len(rows)}
+    return {"checkpoints": rows, "leftOut": len(saved) - len(rows), "note": cut(view.note)}
 
 
 def log_lines(tail: LogTail) -> Json:

@@ -101,6 +101,7 @@ def test_what_a_script_loses_is_named_with_its_line() -> None:
         (12, "module load cuda/12.4"),
         (13, "source /opt/venv/bin/activate"),
         (18, "UNUSED=1"),
+        (21, "type a100 of --gres=gpu:a100:8"),
         (21, "--kill-on-bad-exit"),
         (21, "--rdzv_id=$SLURM_JOB_ID"),
         (21, "--rdzv_endpoint=$MASTER_ADDR:29500"),
@@ -165,6 +166,14 @@ def test_a_range_of_nodes_becomes_the_bounds_of_an_elastic_job() -> None:
         ("--mem 512", "resources.limits", {"memory": "512Mi"}),
         ("--mem-per-cpu=2G -c 4", "resources.limits", {"memory": "8Gi"}),
         ("--mem-per-gpu 10G --gres=gpu:4", "resources.limits.memory", "40Gi"),
+        ("--mem-per-cpu=512 -c 4", "resources.limits", {"memory": "2048Mi"}),
+        ("--mem-per-cpu=2g -c 4 -N 2 -n 4", "resources.limits", {"memory": "16Gi"}),
+        ("--mem-per-gpu=100k --gpus-per-node=a100:3", "resources.limits.memory", "300Ki"),
+        ("--mem-per-gpu 1T -N 2 --gpus=8", "resources.limits.memory", "4Ti"),
+        ("--gres=gpu:a100:4", "resources.limits", {"nvidia.com/gpu": 4}),
+        ("--gres=gpu:a100", "resources.limits", {"nvidia.com/gpu": 1}),
+        ("--gres=gpu:1g.10gb:2", "resources.limits", {"nvidia.com/gpu": 2}),
+        ("--gres=gpu", "resources.limits", {"nvidia.com/gpu": 1}),
         ("-t 90", "activeDeadlineSeconds", 5400),
         ("-t 1:30", "activeDeadlineSeconds", 90),
         ("-t 1:00:00", "activeDeadlineSeconds", 3600),
@@ -181,6 +190,60 @@ def test_what_is_asked_for_becomes_fields(options: str, field: str, value: objec
     assert found == value or isinstance(found, list)
 
 
+NO_AMOUNT = "give an amount; 0 would be all of a node"
+NO_CPUS = "the script gives no --cpus-per-task: set resources.limits.memory"
+NO_GPUS = "the script gives no GPUs: set resources.limits.memory"
+SELECT = "use nodeSelector, such as nvidia.com/gpu.product"
+ONE_KIND = "only GPUs of one kind are taken over, as gpu:4"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--mem-per-cpu=2G", f"--mem-per-cpu=2G is left out: {NO_CPUS}"),
+        ("--mem-per-cpu=2G --gres=gpu:2", f"--mem-per-cpu=2G is left out: {NO_CPUS}"),
+        ("--mem-per-gpu=2G -c 4", f"--mem-per-gpu=2G is left out: {NO_GPUS}"),
+        ("--mem-per-gpu=2G --gres=gpu:0", f"--mem-per-gpu=2G is left out: {NO_GPUS}"),
+        ("--mem-per-gpu=2G -N 4 --gpus 0", f"--mem-per-gpu=2G is left out: {NO_GPUS}"),
+        ("--mem-per-cpu=0 -c 4", f"--mem-per-cpu=0 is left out: {NO_AMOUNT}"),
+        ("--mem-per-cpu=none -c 4", f"--mem-per-cpu=none is left out: {NO_AMOUNT}"),
+        ("--mem-per-cpu=1.5G -c 4", f"--mem-per-cpu=1.5G is left out: {NO_AMOUNT}"),
+        ("--mem=4G --mem-per-cpu=1G -c 4", "--mem-per-cpu=1G is left out: --mem says 4Gi"),
+        (
+            "--mem-per-cpu=1G --mem-per-gpu=2G -c 4",
+            "--mem-per-gpu=2G is left out: --mem-per-cpu=1G says another value",
+        ),
+        ("--gres=gpu:a100:4", f"type a100 of --gres=gpu:a100:4 is left out: {SELECT}"),
+        ("--gres=gpu:a100", f"type a100 of --gres=gpu:a100 is left out: {SELECT}"),
+        ("--gpus-per-node=h100:8", f"type h100 of --gpus-per-node=h100:8 is left out: {SELECT}"),
+        ("-N 2 --gpus=v100:8", f"type v100 of --gpus=v100:8 is left out: {SELECT}"),
+        ("--gpus-per-task=v100:1", f"type v100 of --gpus-per-task=v100:1 is left out: {SELECT}"),
+        ("--gres=none", f"--gres=none is left out: {ONE_KIND}"),
+        ("--gres=gpux:4", f"--gres=gpux:4 is left out: {ONE_KIND}"),
+        ("--gres=gpu:a:2,gpu:b:2", f"--gres=gpu:a:2,gpu:b:2 is left out: {ONE_KIND}"),
+    ],
+)
+def test_memory_and_types_of_gpus_that_are_not_taken_over_are_named(
+    options: str, sentence: str
+) -> None:
+    assert [note.text for note in left_out(f"srun {options} python train.py")] == [sentence]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["--mem-per-cpu", "--mem-per-gpu", "--mem", "--gres", "--gpus-per-node"]),
+    st.text("0123kKmMgGtTB:.-,gpua", max_size=8),
+    st.sampled_from(["", "-c 2", "--gpus-per-task=1"]),
+)
+def test_a_drawn_amount_is_a_limit_or_is_named(name: str, value: str, others: str) -> None:
+    line = f"srun {others} {name}={value} python train.py"
+    limits = command(line)["spec"].get("resources", {}).get("limits", {})
+    wanted = "memory" if "mem" in name else "nvidia.com/gpu"
+    is_named = any(f"{name}=" in note.text for note in left_out(line))
+    is_none = re.fullmatch(r"(.*:)?0+", value) is not None
+    assert wanted in limits or is_named or (is_none and "mem" not in name)
+
+
 @pytest.mark.parametrize("name", SLURM.flags)
 def test_each_option_is_taken_over_or_reported(name: str) -> None:
     flag = SLURM.flags[name]
@@ -190,7 +253,8 @@ def test_each_option_is_taken_over_or_reported(name: str) -> None:
     )
     assert conversion.refusal is None
     is_left = any(note.text.startswith(f"--{name}") for note in conversion.left_out)
-    value = {"chdir", "container-workdir", "gres"}  # 8 is none of theirs
+    # 8 is no value of theirs, or says too little alone
+    value = {"chdir", "container-workdir", "gres", "mem-per-cpu", "mem-per-gpu"}
     assert is_left == (flag.kind == "left" or name in value) or name == "nodes"
 
 

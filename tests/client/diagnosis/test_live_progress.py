@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup.diagnosis.live_progress import live_steps, with_live_progress
+from regroup.diagnosis.live_progress import LiveSteps, live_steps, with_live_progress
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord
 from tests.support.cluster_objects import NOW, job_record, running_status
@@ -116,17 +116,24 @@ STEPS = '{"workers":[{"index":0,"step":131},{"index":2,"step":130}]}'
 
 def test_the_coordinator_says_how_far_each_worker_is() -> None:
     ports = PlayedPorts(of_coordinator=STEPS)
-    assert live_steps(ports, TRAINING) == {0: 131, 2: 130}
+    assert live_steps(ports, TRAINING) == LiveSteps({0: 131, 2: 130})
     assert ports.asked == [("team", "gpt-c3", 8471, "/steps")]
 
 
-@pytest.mark.parametrize("answer", [ClusterError("forbidden", 403), "<html>", '{"workers":[{}]}'])
+@pytest.mark.parametrize("answer", [ClusterError("it is away"), "<html>", '{"workers":[{}]}'])
 def test_steps_that_cannot_be_had_are_left_out(answer: str | ClusterError) -> None:
-    assert live_steps(PlayedPorts(of_coordinator=answer), TRAINING) == {}
+    assert live_steps(PlayedPorts(of_coordinator=answer), TRAINING) == LiveSteps()
+
+
+def test_the_right_that_is_missing_for_steps_is_named() -> None:
+    refused = ClusterError("cannot open pods/portforward gpt-c3: ask for it", 403)
+    steps = live_steps(PlayedPorts(of_coordinator=refused), TRAINING)
+    assert steps == LiveSteps(refusal=str(refused))
 
 
 @pytest.mark.parametrize("status", [{"coordinatorTerm": 0}, {"phase": "Suspended"}])
 def test_a_job_without_a_coordinator_is_not_asked_for_steps(status: dict[str, object]) -> None:
     ports = PlayedPorts(of_coordinator=STEPS)
-    assert live_steps(ports, job_record(running_status(**{"coordinatorTerm": 3, **status}))) == {}
+    job = job_record(running_status(**{"coordinatorTerm": 3, **status}))
+    assert live_steps(ports, job) == LiveSteps()
     assert ports.asked == []

@@ -123,10 +123,10 @@ def test_scripts_that_cannot_be_sent(tmp_path: Path) -> None:
 def test_what_a_config_map_cannot_hold_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("#" * CODE_LIMIT)
-    assert code_of_script(script, ()).files
+    code_of_script(script, ()).require_config_map()
     script.write_text("#" * (CODE_LIMIT + 1))
     with pytest.raises(CodeError, match=r"has 921,601 bytes.*at most 921,600 are possible: read"):
-        code_of_script(script, ())
+        code_of_script(script, ()).require_config_map()
 
 
 def test_the_digest_is_of_all_that_is_sent(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from regroup import (
     TrainingJob,
     TrainingJobSpec,
 )
-from regroup.training_client.job_document import INSTALLER
+from regroup.training_client.job_document import INSTALLER, Packages, base_document
 from regroup.training_client.kubernetes_backend import KubernetesBackend
+from regroup.training_client.local_backend import LocalBackend
+from regroup.training_client.sent_code import CODE_LIMIT, code_of_function, code_of_script
 from regroup.training_client.training_job import TrainOptions
 from tests.support.kube_api import ROOT
 
@@ -99,6 +101,18 @@ def test_nothing_is_written_for_a_local_job_that_is_refused(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_a_cluster_bounds_the_size_of_code(client: TrainingClient, tmp_path: Path) -> None:
+    """No ConfigMap holds the code of a local job."""
+    script = tmp_path / "train.py"
+    script.write_text("#" * (CODE_LIMIT + 1))
+    with pytest.raises(CodeError, match="has 921,601 bytes"):
+        client.train(script=script)
+    job, code = base_document("a", None, {}), code_of_script(script, ())
+    spec = LocalBackend(tmp_path).add_code(job, code, None)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["command"] == ["python", str(tmp_path / "a/code/train.py")]
+
+
 def test_import_regroup_loads_nothing_else() -> None:
     script = (
         "import sys, json, regroup; dir(regroup); print(json.dumps(sorted({m.partition('.')[0] for "
@@ -146,8 +160,6 @@ def test_the_page_shows_all_that_there_is() -> None:
 
 def test_the_installer_goes_with_the_code_only_where_it_is_used(tmp_path: Path) -> None:
     from regroup.training_client import kubernetes_backend
-    from regroup.training_client.job_document import Packages, base_document
-    from regroup.training_client.sent_code import code_of_function
 
     code = code_of_function(noop, {}, None, None)
     for packages in (None, Packages(["x"])):
@@ -157,9 +169,6 @@ def test_the_installer_goes_with_the_code_only_where_it_is_used(tmp_path: Path) 
 
 
 def test_the_job_says_which_python_has_pickled_its_function() -> None:
-    from regroup.training_client.job_document import base_document
-    from regroup.training_client.sent_code import code_of_function
-
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for arguments, python in (({}, None), ({"lr": noop}, here)):
         code = code_of_function(noop, arguments, None, None)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.pod_channels import CommandOutput
 from regroup.web_page.cluster_source import MOST_KEPT, ClusterSource
 from regroup.web_page.job_source import NoSuchJobError, SourceError
@@ -28,6 +28,7 @@ class Api:
         self.series = Series(points=(SeriesPoint(time=1.0, step=1, world_size=3),))
         self.roles = {"gpt-c1": "coordinator", **{f"gpt-w{n}-1": "worker" for n in range(3)}}
         self.read: list[str] = []
+        self.listed = CommandOutput(SAVED, "", 0)
 
     def jobs(self, namespace: str | None) -> list[Object]:
         return [job_object(self.status)]
@@ -36,6 +37,7 @@ class Api:
         return job_object(self.status, name=name)
 
     def pods(self, namespace: str, job: str) -> list[Object]:
+        self._refuse("pods")
         return [pod_object(name, role=role) for name, role in self.roles.items()]
 
     def events(self, namespace: str, selector: str) -> list[Object]:
@@ -52,7 +54,7 @@ class Api:
         self, namespace: str, pod: object, words: object, seconds: float
     ) -> CommandOutput:
         self._refuse("exec")
-        return CommandOutput(SAVED, "", 0)
+        return self.listed
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
         self._refuse("logs")
@@ -62,7 +64,7 @@ class Api:
 
     def _refuse(self, what: str) -> None:
         if what in self.refused:
-            raise ClusterError(f"you may not read {what}")
+            raise ClusterError(f"you may not read {what}", FORBIDDEN)
 
 
 def source(api: Api, namespace: str | None = "team") -> ClusterSource:
@@ -85,9 +87,12 @@ def test_a_job_is_shown_with_the_ranks_of_its_workers_and_stragglers() -> None:
 
 def test_workers_have_the_steps_that_the_coordinator_knows() -> None:
     api = Api(coordinatorTerm=1)
-    assert [row.step for row in source(api).view("team/gpt").workers] == [None, 131, None]
+    view = source(api).view("team/gpt")
+    assert ([row.step for row in view.workers], view.workers_note) == ([None, 131, None], "")
     api.refused = {"series"}  # who may read jobs may not always reach pods
-    assert [row.step for row in source(api).view("team/gpt").workers] == [None] * 3
+    view = source(api).view("team/gpt")
+    assert [row.step for row in view.workers] == [None] * 3
+    assert view.workers_note == "their steps are not shown: you may not read series"
 
 
 def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
@@ -190,13 +195,36 @@ def test_a_series_that_cannot_be_read_is_said() -> None:
         source(Old()).series("team/gpt")
 
 
-def test_checkpoints_are_listed_by_a_worker_else_the_newest_is_known() -> None:
+def listed(api: Api) -> tuple[list[int], str]:
+    """The steps of the checkpoints that are shown, and the note."""
+    found = source(api).checkpoints("team/gpt")
+    return [saved.step for saved in found.saved], found.note
+
+
+def test_checkpoints_are_listed_by_a_worker() -> None:
+    assert listed(Api()) == ([100, 50], "")
+
+
+@pytest.mark.parametrize("right", ["exec", "pods"])
+def test_the_right_that_is_missing_for_all_checkpoints_is_named(right: str) -> None:
     api = Api()
-    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100, 50]
-    api.refused = {"exec"}
-    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100]
+    api.refused = {right}
+    assert listed(api) == ([100], f"only the newest is shown: you may not read {right}")
+
+
+def test_why_only_the_newest_checkpoint_is_shown_is_said() -> None:
+    api = Api()
+    api.listed = CommandOutput("<html>", "", 0)
+    assert listed(api)[1].endswith("what a worker lists cannot be read: use its release")
+    api.listed = CommandOutput("", "Error: no volume", 1)
+    assert listed(api)[1].endswith("pod gpt-w2-1 cannot list them: no volume")
     api.roles = {}
-    assert [saved.step for saved in source(api).checkpoints("team/gpt")] == [100]
+    why = "only the newest is shown: no worker runs that could list the others"
+    assert listed(api) == ([100], why)
+
+
+def test_a_job_without_a_checkpoint_has_nothing_to_note() -> None:
+    assert listed(Api(checkpoint={})) == ([], "")
 
 
 def test_logs_are_shared_between_the_workers_or_one_ranks() -> None:

@@ -186,7 +186,7 @@ def test_checkpoints_that_cannot_be_listed_are_said(
 ) -> None:
     source = LocalSource(tmp_path)
     run = make_run(tmp_path / "gpt")
-    assert source.checkpoints("gpt") == ()
+    assert source.checkpoints("gpt").saved == ()
     (run / "checkpoints").mkdir()
     monkeypatch.setattr(local_source, "MODULE", "no_such_module_of_ours")
     with pytest.raises(SourceError, match="No module named"):

@@ -10,7 +10,7 @@ import pytest
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import read_job
 from regroup.local.checkpoint_list import SavedCheckpoint
-from regroup.web_page.job_source import JobView, LogTail, WorkerRow
+from regroup.web_page.job_source import CheckpointView, JobView, LogTail, WorkerRow
 from regroup.web_page.page_data import (
     checkpoint_rows,
     job_details,
@@ -46,13 +46,15 @@ def test_jobs_are_found_by_a_part_of_the_name_or_by_their_phase() -> None:
 def test_a_job_is_shown_with_its_time_line_and_workers() -> None:
     rows = [WorkerRow(n, f"gpt-w{n}-1", "n1", "Training", str(n), None) for n in range(1200)]
     event = EventRecord(NOW, "Warning", "WorkerLost", "TrainingJob", "gpt", "it is lost", 3)
-    shown = job_details("team/gpt", JobView(job_record(running_status()), rows, 5, [event]), NOW)
+    view = JobView(job_record(running_status()), rows, 5, [event], workers_note="no steps")
+    shown = job_details("team/gpt", view, NOW)
     assert (shown["step"], shown["totalSteps"], shown["phase"]) == (120, 500, "Running")
     recoveries = shown["timeline"]["recoveries"]
     assert [one["generation"] for one in recoveries] == ["1.2", "1.3"]
     assert recoveries[0]["end"] - recoveries[0]["time"] == pytest.approx(2.3, abs=1e-3)
     assert (len(shown["workerRows"]), shown["workersLeftOut"]) == (1000, 205)
     assert shown["events"][0]["about"] == "TrainingJob gpt"
+    assert shown["workersNote"] == "no steps"
 
 
 def test_an_answer_does_not_change_with_the_clock_while_a_job_trains() -> None:
@@ -87,4 +89,5 @@ def test_lines_and_checkpoints_beyond_the_bounds_are_left_out_and_counted() -> N
     assert (len(shown["lines"]), shown["lines"][0]) == (500, "line 101")
     assert shown["lines"][-1] == "x" * 2000 + "... (3000 more characters)"
     saved = [SavedCheckpoint(step=n, path="p") for n in range(250)]
-    assert checkpoint_rows(saved)["leftOut"] == 50
+    rows = checkpoint_rows(CheckpointView(saved, "why " * 1000))
+    assert (rows["leftOut"], rows["note"][-22:]) == (50, "(2976 more characters)")

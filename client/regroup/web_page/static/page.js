@@ -200,6 +200,10 @@ async function part(mine, note, poll) {
   }
 }
 
+function notes(...texts) {
+  return texts.filter((text) => text).join("; ");
+}
+
 function showJob(job) {
   const title = byId("job-title");
   const name = job.namespace ? `${job.namespace}/${job.name}` : job.name;
@@ -291,7 +295,7 @@ function showWorkers(job) {
   )), "None.");
   const hasSteps = job.workerRows.some((one) => one.step !== null);
   byId("workers").parentElement.classList.toggle("without-steps", !hasSteps);
-  setText("workers-note", job.workersLeftOut ? `and ${job.workersLeftOut} more` : "");
+  setText("workers-note", notes(job.workersLeftOut ? `and ${job.workersLeftOut} more` : "", job.workersNote));
 }
 
 function showEvents(events) {
@@ -310,7 +314,7 @@ async function pollCheckpoints(mine) {
     cell(one.resumable ? "yes" : "no"), cell(one.path, "text"),
     cell(one.problem),
   )), "None.");
-  setText("checkpoints-note", value.leftOut ? `and ${value.leftOut} older ones` : "");
+  setText("checkpoints-note", notes(value.leftOut ? `and ${value.leftOut} older ones` : "", value.note));
 }
 
 async function pollLogs(mine) {
