@@ -45,7 +45,33 @@ def test_a_successor_goes_on_from_what_was_kept() -> None:
     series.add(report(6), 3, 8.5)
     series.continue_from(former.value())
     steps = [(p.time, p.step, p.world_size) for p in series.value().points]
-    assert steps == [*((float(t), t, 4) for t in range(9)), (8.5, 6, 3)]
+    assert steps == [*((float(t), t, 4) for t in range(9)), (8.5, 6, 3), (9.0, 9, 4)]
+
+
+def test_what_a_coordinator_with_a_fast_clock_has_kept_stays_in_the_order_of_time() -> None:
+    former = TrainingSeries()
+    for second in range(3):
+        former.add(report(second), 4, 3600.0 + second)
+    early, late = TrainingSeries(), TrainingSeries()
+    early.continue_from(former.value())
+    for second in range(3):
+        early.add(report(3 + second), 3, 10.0 + second)
+        late.add(report(3 + second), 3, 10.0 + second)
+    late.continue_from(former.value())
+    for series in (early, late):
+        assert [p.step for p in series.value().points] == [3, 4, 5, 0, 1, 2]
+
+
+def test_a_full_series_and_own_points_are_as_many_as_are_allowed() -> None:
+    series = TrainingSeries()
+    for second in range(SERIES_POINTS):
+        series.add(report(SERIES_POINTS + second), 1, float(SERIES_POINTS + second))
+    series.continue_from(FULL)
+    points = series.value().points
+    assert SERIES_POINTS // 2 <= len(points) <= SERIES_POINTS
+    assert [p.step for p in points] == sorted(p.step for p in points)
+    assert points[0].step == 0
+    assert points[-1].step >= 2 * SERIES_POINTS - 2
 
 
 FULL = Series(

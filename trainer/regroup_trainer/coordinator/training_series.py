@@ -27,14 +27,14 @@ class TrainingSeries:
 
     def continue_from(self, former: Series) -> None:
         """Put what a former coordinator has kept before the own points."""
-        first = self._points[0].time if self._points else float("inf")
-        self._points = [p for p in former.points if p.time < first] + self._points
+        self._points = [*former.points, *self._points]
         self._every = max(self._every, former.every)
         self._thin()
 
     def value(self) -> Series:
-        """All that is kept."""
-        return Series(every=self._every, points=tuple(self._points))
+        """All that is kept. Clocks of two coordinators may differ: the order is by time."""
+        points = sorted(self._points, key=lambda point: point.time)
+        return Series(every=self._every, points=tuple(points))
 
     def _thin(self) -> None:
         while len(self._points) > SERIES_POINTS:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
 from regroup_trainer.coordinator.serving import series_store
-from regroup_trainer.coordinator.serving.series_store import KEPT_SECONDS, SeriesStore
+from regroup_trainer.coordinator.serving.series_store import KEPT_SECONDS, SeriesStore, read
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series
 from regroup_trainer.protocol.rank_messages import Progress
@@ -23,6 +24,14 @@ def report(step: int) -> Progress:
 
 def steps(text: str) -> list[int]:
     return [point.step for point in Series.model_validate_json(text).points]
+
+
+async def keep(directory: Path, step: int, wall: float) -> None:
+    """A former coordinator has kept one point."""
+    former = SeriesStore(lambda: directory)
+    await former.load()
+    former.record(report(step), 2, now=1.0, wall=wall)
+    await former.end()
 
 
 async def test_a_successor_goes_on(tmp_path: Path) -> None:
@@ -39,6 +48,7 @@ async def test_a_successor_goes_on(tmp_path: Path) -> None:
 
 async def test_it_is_written_from_time_to_time(tmp_path: Path) -> None:
     store = SeriesStore(lambda: tmp_path)
+    await store.load()
     store.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
     file = tmp_path / SERIES_FILE
     await until("the file", file.exists)
@@ -51,27 +61,92 @@ async def test_it_is_written_from_time_to_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"points": 3}', '{"points": [], "more": 1}'])
-async def test_what_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
-    (tmp_path / SERIES_FILE).write_text(content)
+async def test_what_nobody_can_read_is_put_aside(tmp_path: Path, content: str) -> None:
+    file = tmp_path / SERIES_FILE
+    file.write_text(content)
     store = SeriesStore(lambda: tmp_path)
     await store.load()
     assert steps(store.text()) == []
+    store.record(report(1), 2, now=1.0, wall=10.0)
+    await store.end()
+    assert steps(file.read_text()) == [1]
+    assert file.with_suffix(".unreadable").read_text() == content
 
 
-async def test_a_volume_that_refuses_or_is_unresponsive_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_kept_of_a_later_time_is_not_lost(tmp_path: Path) -> None:
+    await keep(tmp_path, 1, wall=5000.0)
+    store = SeriesStore(lambda: tmp_path)
+    store.record(report(2), 2, now=1.0, wall=10.0)
+    await store.load()
+    await store.end()
+    assert steps((tmp_path / SERIES_FILE).read_text()) == [2, 1]
+
+
+async def test_a_volume_that_refuses_a_write_stops_nothing(tmp_path: Path) -> None:
     refused = SeriesStore(lambda: tmp_path / "missing")
+    await refused.load()
     refused.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
     await refused.end()
     assert steps(refused.text()) == [1]
-    monkeypatch.setattr(series_store, "VOLUME_SECONDS", 0.01)
+
+
+async def test_a_volume_that_answers_late_has_all_points_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(tmp_path, 1, wall=10.0)
+    answers = threading.Event()
+    monkeypatch.setattr(series_store, "read", lambda file: answers.wait(60) and read(file))
+    file, store = tmp_path / SERIES_FILE, SeriesStore(lambda: tmp_path)
+    loading = asyncio.create_task(store.load())
+    for step in (2, 3):
+        await asyncio.sleep(0)
+        store.record(report(step), 2, now=step * 100.0, wall=step * 100.0)
+    assert steps(store.text()) == [2, 3]
+    assert steps(file.read_text()) == [1]
+    answers.set()
+    await loading
+    store.record(report(4), 2, now=400.0, wall=400.0)
+    await until("the points of both", lambda: steps(file.read_text()) == [1, 2, 3, 4])
+
+
+async def test_a_volume_that_never_answers_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(tmp_path, 1, wall=10.0)
     held = threading.Event()
-    monkeypatch.setattr(series_store, "read", lambda _file: held.wait(60) and None)
-    stuck = SeriesStore(lambda: tmp_path)
-    await stuck.load()
+    monkeypatch.setattr(series_store, "read", lambda _file: held.wait(60) and Series())
+    store = SeriesStore(lambda: tmp_path)
+    loading = asyncio.create_task(store.load())
+    await asyncio.sleep(0)
+    store.record(report(2), 2, now=KEPT_SECONDS + 1, wall=20.0)
+    await store.end()
+    assert not loading.done()
+    assert steps((tmp_path / SERIES_FILE).read_text()) == [1]
+    loading.cancel()
     held.set()
-    assert steps(stuck.text()) == []
+
+
+async def test_a_volume_that_gives_an_error_is_read_again_and_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await keep(tmp_path, 1, wall=10.0)
+    errors = [OSError(errno.EIO, "Input/output error"), OSError(errno.ESTALE, "Stale file handle")]
+
+    def read_with_errors(file: Path) -> Series:
+        if errors:
+            raise errors.pop(0)
+        return read(file)
+
+    monkeypatch.setattr(series_store, "read", read_with_errors)
+    monkeypatch.setattr(series_store, "RETRY_SECONDS", 0.01)
+    store = SeriesStore(lambda: tmp_path)
+    await store.load()
+    assert steps(store.text()) == [1]
+    assert [line.getMessage() for line in caplog.records] == [
+        f"cannot read the former points of the job's metrics in {tmp_path / SERIES_FILE}: "
+        "[Errno 5] Input/output error; they are read again every 0 s, and no points are kept "
+        "until then"
+    ]
 
 
 async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Path) -> None:
@@ -84,10 +159,8 @@ async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Pat
 
 
 async def test_a_coordinator_serves_what_its_predecessor_has_kept(tmp_path: Path) -> None:
-    former = SeriesStore(lambda: tmp_path / "job")
     (tmp_path / "job").mkdir()
-    former.record(report(7), 2, now=1.0, wall=10.0)
-    await former.end()
+    await keep(tmp_path / "job", 7, wall=10.0)
     async with serving(tmp_path) as setup:
         async with asyncio.timeout(60):
             while not (found := await read_series(setup)):

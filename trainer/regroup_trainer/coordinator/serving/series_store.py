@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from regroup_trainer.coordinator.training_series import TrainingSeries
 from regroup_trainer.protocol.job_status import SERIES_FILE, Series
@@ -18,19 +16,30 @@ from regroup_trainer.system.kept_file import replace_text
 KEPT_SECONDS = 15.0
 """What a coordinator that dies takes with it, at most."""
 VOLUME_SECONDS = 3.0
-"""For the last write, and for the read at the start."""
+"""For the last write."""
+RETRY_SECONDS = 5.0
+"""Between two tries to read what a former coordinator has kept."""
 _MOST_BYTES = 4 * 1024 * 1024
+_CANNOT_READ = (
+    "cannot read the former points of the job's metrics in %s: %s; they are read again every "
+    "%.0f s, and no points are kept until then"
+)
 log = logging.getLogger(__name__)
-_Value = TypeVar("_Value")
 
 
 class SeriesStore:
-    """The series of one coordinator. A volume that does not answer costs it nothing but points."""
+    """The series of one coordinator. A volume that does not answer costs it nothing but points: its
+    own, and only if it ends before the volume has answered.
+    """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
         self._directory = directory
         self._series = TrainingSeries()
         self._recorded: Progress | None = None
+        self._goes_on = False
+        """Whether it is known what a former coordinator has kept. Until then nothing is written,
+        for that would replace it.
+        """
         self._is_new = False
         """Whether there are points that were not written."""
         self._written_at = 0.0
@@ -45,7 +54,7 @@ class SeriesStore:
         self._recorded = progress
         self._is_new |= self._series.add(progress, world_size, wall)
         busy = self._work is not None and not self._work.future.done()
-        if self._is_new and not busy and now - self._written_at > KEPT_SECONDS:
+        if self._may_write and not busy and now - self._written_at > KEPT_SECONDS:
             self._written_at = now
             self._work = self._write()
 
@@ -54,28 +63,57 @@ class SeriesStore:
         return self._series.value().model_dump_json()
 
     async def load(self) -> None:
-        """Go on from what a former coordinator has kept."""
-        file = self._directory() / SERIES_FILE
-        former = await _within(VOLUME_SECONDS, Background(lambda: read(file)))
-        if former is not None:
-            self._series.continue_from(former)
+        """Go on from what a former coordinator has kept, however late the volume answers."""
+        former, is_noted = await self._read(), False
+        while isinstance(former, OSError):
+            if not is_noted:
+                log.warning(_CANNOT_READ, self._file, former, RETRY_SECONDS)
+            is_noted = True
+            await asyncio.sleep(RETRY_SECONDS)
+            former = await self._read()
+        self._series.continue_from(former)
+        self._goes_on = True
 
     async def end(self) -> None:
         """Write what is left."""
-        if self._is_new:
+        if self._may_write:
             await _within(VOLUME_SECONDS, self._write())
+
+    @property
+    def _file(self) -> Path:
+        return self._directory() / SERIES_FILE
+
+    @property
+    def _may_write(self) -> bool:
+        return self._goes_on and self._is_new
+
+    async def _read(self) -> Series | OSError:
+        file = self._file
+        try:
+            return await asyncio.wrap_future(Background(lambda: read(file)).future)
+        except OSError as error:
+            return error
 
     def _write(self) -> Background[None]:
         self._is_new = False
-        text, file = self.text(), self._directory() / SERIES_FILE
+        text, file = self.text(), self._file
         return Background(lambda: write(file, text))
 
 
-def read(file: Path) -> Series | None:
-    """What a coordinator has written; None where there is nothing that can be read."""
-    with contextlib.suppress(OSError, ValueError), file.open("rb") as stream:
-        return Series.model_validate_json(stream.read(_MOST_BYTES))
-    return None
+def read(file: Path) -> Series:
+    """What a coordinator has written; no points where there is no file. One that is damaged, or of
+    another release, is put aside: nobody writes over it. Raises OSError.
+    """
+    try:
+        with file.open("rb") as stream:
+            return Series.model_validate_json(stream.read(_MOST_BYTES))
+    except FileNotFoundError:
+        return Series()
+    except ValueError:
+        aside = file.with_suffix(".unreadable")
+        file.replace(aside)
+        log.warning("the points of the job's metrics in %s are unreadable: see %s", file, aside)
+        return Series()
 
 
 def write(file: Path, text: str) -> None:
@@ -86,8 +124,6 @@ def write(file: Path, text: str) -> None:
         log.debug("cannot keep the series of the job in %s: %s", file, error)
 
 
-async def _within(seconds: float, work: Background[_Value]) -> _Value | None:
-    """The result of the work; None where it takes longer."""
-    answer = asyncio.wrap_future(work.future)
-    done, _ = await asyncio.wait({answer}, timeout=seconds)
-    return answer.result() if done else None
+async def _within(seconds: float, work: Background[None]) -> None:
+    """Wait for the work, at most so long."""
+    await asyncio.wait({asyncio.wrap_future(work.future)}, timeout=seconds)
