@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from regroup_trainer.coordinator.accounting import DETECTION_BUCKETS
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
-from tests.support.coordinator_simulation import Job, start_job
+from regroup_trainer.protocol.rank_messages import Parked
+from tests.support.coordinator_simulation import Job, retained_of, start_job
 
 LABELS = {"namespace": "default", "trainingjob": "gpt"}
 
@@ -85,6 +87,62 @@ def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
         job, "trainingjob_detection_seconds_bucket", cause="infrastructure", le="3.0"
     )
     assert (within_one, within_three) == (0, 1)
+
+
+def detections(job: Job) -> tuple[float, float]:
+    """How many losses of workers were detected, and the seconds that this took in all."""
+    count = value(job, "trainingjob_detection_seconds_count", cause="infrastructure")
+    seconds = value(job, "trainingjob_detection_seconds_sum", cause="infrastructure")
+    assert count is not None
+    assert seconds is not None
+    return count, seconds
+
+
+def test_a_loss_that_the_operator_reports_began_with_the_last_sign_of_life() -> None:
+    job, agents = start_job()
+    job.cut_off(agents[1])
+    job.wait(1.0)
+    job.report_lost(agents[1], "node NotReady")
+    count, seconds = detections(job)
+    assert count == 1
+    assert 0.9 <= seconds <= 1.6  # the last heartbeat came up to half a second before
+    assert job.core.state.recoveries.records()[-1].detect_seconds == pytest.approx(seconds)
+
+
+def test_a_loss_that_a_peer_reports_began_with_the_end_of_the_connection() -> None:
+    job, agents = start_job()
+    job.cut_off(agents[1])
+    job.disconnect(agents[1])
+    job.wait(0.7)
+    assert detections(job) == (0, 0)
+    record = job.record
+    parked = Parked(generation=record.number, rank=0, retained=retained_of(record, 0, job.step))
+    job.send(agents[0], parked)
+    count, seconds = detections(job)
+    assert count == 1
+    assert seconds == pytest.approx(0.7, abs=0.11)
+
+
+@pytest.mark.parametrize("planned", ["drain", "resize", "suspension"])
+def test_a_worker_that_is_to_go_is_no_loss(planned: str) -> None:
+    job, agents = start_job(steps=10_000)
+    if planned == "drain":
+        job.ask_to_leave(agents[2])
+    else:
+        change = {"replicas": 2} if planned == "resize" else {"suspend": True}
+        job.update_desired(**change)
+    assert agents[2].name in job.core.state.members
+    job.report_lost(agents[2], "Kubernetes reports that the pod has ended")
+    job.wait(5.0)
+    assert detections(job) == (0, 0)
+
+
+def test_times_of_detection_take_the_same_room_however_many_there_are() -> None:
+    times = Job().core.state.detections["infrastructure"]
+    for loss in range(10_000):
+        times.add(loss / 1000)
+    assert len(times.counts) == len(DETECTION_BUCKETS) + 1
+    assert sum(times.counts) == 10_000
 
 
 def test_a_wait_between_generations_is_booked_while_it_lasts() -> None:

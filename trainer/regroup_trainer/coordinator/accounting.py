@@ -16,9 +16,10 @@ lost.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
@@ -29,6 +30,8 @@ from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 
 MOST_RECOVERIES = 10
+DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+"""Upper bounds in seconds. A last bucket has what took longer."""
 
 
 class Account:
@@ -176,6 +179,21 @@ def loss_of(report: Restored, before: LastCommit | None) -> Loss:
     committed = max(reported, history.step)
     unwritten = reported - max(history.written_step, report.step)
     return Loss(max(0, committed - report.step), max(0, unwritten))
+
+
+@dataclass
+class DetectionTimes:
+    """How long it took to detect the failures of one cause: as many numbers, however many."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DETECTION_BUCKETS) + 1))
+    """Of each bucket alone."""
+    seconds: float = 0.0
+    """All together."""
+
+    def add(self, seconds: float) -> None:
+        """A failure was detected so long after its last sign of life."""
+        self.counts[bisect_left(DETECTION_BUCKETS, seconds)] += 1
+        self.seconds += seconds
 
 
 class Recoveries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import get_args
 
 from prometheus_client import CollectorRegistry
@@ -14,10 +15,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from regroup_trainer.coordinator.accounting import DETECTION_BUCKETS
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.protocol.ledger import FAILURES, Cause, GpuUse
+from regroup_trainer.protocol.ledger import GpuUse
 
-DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 PHASES = (
     "pending", "startup", "rendezvous", "step", "data_wait", "checkpoint_save",
     "checkpoint_restore", "evaluation",
@@ -89,12 +90,10 @@ class CoordinatorCollector(Collector):
             "From the last sign of life to the detection, by this coordinator alone",
             labels=(*_LABELS, "cause"),
         )
-        by_cause: dict[Cause, list[float]] = {cause: [] for cause in FAILURES}
-        for cause, seconds in self._state.detections:
-            by_cause[cause].append(seconds)
-        for cause, values in by_cause.items():
-            buckets = [(str(bound), sum(v <= bound for v in values)) for bound in DETECTION_BUCKETS]
-            metric.add_metric((*labels, cause), [*buckets, ("+Inf", len(values))], sum(values))
+        bounds = [*map(str, DETECTION_BUCKETS), "+Inf"]
+        for cause, times in self._state.detections.items():
+            buckets = [*zip(bounds, accumulate(times.counts), strict=True)]
+            metric.add_metric((*labels, cause), buckets, times.seconds)
         return metric
 
     def _heartbeat_delay(self, labels: tuple[str, str]) -> Metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regroup_trainer.coordinator.accounting import Account, Recoveries
+from regroup_trainer.coordinator.accounting import Account, DetectionTimes, Recoveries
 from regroup_trainer.coordinator.current_generation import (
     CurrentGeneration,
     CutOffGeneration,
@@ -26,7 +26,7 @@ from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Ex
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import Outcome, RequestAnswer, Waiting
-from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.ledger import FAILURES, Cause
 from regroup_trainer.protocol.rank_messages import (
     CheckpointSaved,
     Evaluated,
@@ -113,8 +113,10 @@ class State:
         """What went wrong with the last save; empty when it succeeded."""
         self.volume = VolumeWatch()
         self.evaluation: Evaluated | None = None
-        self.detections: list[tuple[Cause, float]] = []
-        """Cause and seconds to detection of every unplanned loss."""
+        self.detections: dict[Cause, DetectionTimes] = {
+            cause: DetectionTimes() for cause in FAILURES
+        }
+        """Of failures, and of all members that are lost unplanned."""
         self.start_failures = StartFailures.resume(term, desired.failed_starts, wall_offset)
         self.uncharged_ends = UnchargedEnds()
         self.account = Account(desired.seed, now)
@@ -232,13 +234,17 @@ class State:
         for member in self.members.values():
             self.former.note(member.hello)
 
-    def lose(self, member: Member, why: str, now: float, detect_seconds: float = 0.0) -> None:
-        """Remove a member that is gone. The current generation fails if it needs that member."""
+    def lose(self, member: Member, why: str, now: float, since: float | None = None) -> None:
+        """Remove a member that is gone `since` then, by default its last sign of life. The current
+        generation fails if it needs that member.
+        """
         if self.remove(member.name) is None:
             return
+        detect_seconds = max(0.0, now - (member.last_sign if since is None else since))
+        if not self._is_to_go(member):
+            self.detections["infrastructure"].add(detect_seconds)
         self.require(Close(member.name))
         self.lost_members[member.hello.index] = (member.hello, why)
-        self.detections.append(("infrastructure", detect_seconds))
         who = f"worker {member.hello.pod} on {member.hello.node}"
         self.journal.note_loss(member.hello.pod, f"{who} is lost: {why}")
         current = self.current
@@ -250,6 +256,11 @@ class State:
             cause: Cause = "preemption" if member.leaving else "infrastructure"
             message = f"{who} is lost: {why}"
             current.failure = Failure(now, cause, message, place, detect_seconds=detect_seconds)
+
+    def _is_to_go(self, member: Member) -> bool:
+        """Whether its end is planned: a drain, a smaller job, or a suspension."""
+        surplus = member.hello.index >= self.desired.workers
+        return member.leaving is not None or surplus or self.desired.suspend
 
     def lose_disconnected(self, now: float) -> None:
         """Ranks lost a peer: every member whose connection is closed is that peer, and lost."""

@@ -132,7 +132,7 @@ class Coordinator:
             else:
                 since = member.closed_at
                 how = "its connection closed and no new one came"
-            state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
+            state.lose(member, f"{how} for {now - since:.1f} s", now, since)
         if state.outcome is None:
             state.book(now)
         effects = self._advance(now)

@@ -213,7 +213,7 @@ def _count_against_program(
     state: State, current: CurrentGeneration, failure: Failure, end: RankExit, now: float
 ) -> None:
     """Fail the job where its program is not worth another try, or has used up its budget."""
-    state.detections.append(("application", 0.0))
+    state.detections["application"].add(failure.detect_seconds)
     state.emit(now, "RankFailed", failure.message, "Warning")
     cannot_start = state.start_failures.count(current, failure, now)
     why = refusal(end, state.account.used("application") - 1, state.desired)

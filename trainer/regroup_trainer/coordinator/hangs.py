@@ -155,7 +155,7 @@ def _end(state: State, current: CurrentGeneration, now: float) -> None:
     idle = now - current.last_activity
     message = f"no progress for {idle:.0f} s: {who}"
     state.emit(now, "HangDiagnosed", message, "Warning")
-    state.detections.append(("hang", idle))
+    state.detections["hang"].add(idle)
     stuck = found.rank if found else None
     current.failure = Failure(now, "hang", message, place, detect_seconds=idle, stuck=stuck)
 

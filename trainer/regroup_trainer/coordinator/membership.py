@@ -75,6 +75,11 @@ class Member:
         """The UID of its pod."""
         return self.hello.member
 
+    @property
+    def last_sign(self) -> float:
+        """When it last showed life. A process that ends closes its connection."""
+        return max(self.last_seen, self.closed_at or self.last_seen)
+
     def note_early(self, reports: Iterable[Report]) -> None:
         """It reported on its generation, which is not adopted yet."""
         record = self.hello.record
@@ -104,9 +109,8 @@ class Member:
         timeout = desired.timeout_milliseconds / 1000 + self.allowance(desired)
         if self.closed_at is None:
             return self.last_seen + timeout
-        last_sign = max(self.closed_at, self.last_seen)
         suspect = _suspect_seconds(desired) + self.allowance(desired)
-        return min(self.closed_at + timeout, last_sign + suspect)
+        return min(self.closed_at + timeout, self.last_sign + suspect)
 
     def is_responsive(self, desired: Desired, now: float) -> bool:
         """Whether it is certainly alive: it sends heartbeats, also since its connection closed."""

@@ -142,11 +142,12 @@ async def test_a_volume_that_gives_an_error_is_read_again_and_named_once(
     store = SeriesStore(lambda: tmp_path)
     await store.load()
     assert steps(store.text()) == [1]
-    assert [line.getMessage() for line in caplog.records] == [
+    (line,) = caplog.records
+    assert line.getMessage() == (
         f"cannot read the former points of the job's metrics in {tmp_path / SERIES_FILE}: "
         "[Errno 5] Input/output error; they are read again every 0 s, and no points are kept "
         "until then"
-    ]
+    )
 
 
 async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Path) -> None:
