@@ -198,8 +198,9 @@ class Reconciler:
         return self._requeue_after(job, decided)
 
     async def _report(self, key: Key, document: Object, error: Exception) -> None:
-        """Show an unexpected error in the status, and in one event. What is written does not rest
-        on the status that is stored, which may be the reason.
+        """Show an unexpected error in the status, and in one event: that may be possible where a
+        status is refused. What is written does not rest on the status that is stored, which may be
+        the reason.
         """
         count_internal_error()
         self._series.fail(key)
@@ -209,9 +210,9 @@ class Reconciler:
         try:
             if status != raw:
                 await self._change_status(document, status)
-            await self._events.emit(key, metadata["uid"], event_of(error, message, generation))
         except ClusterError as refused:
             log.warning("%s/%s: cannot report an error: %s", *key, refused)
+        await self._events.emit(key, metadata["uid"], event_of(error, message, generation))
 
     async def _skip(self, key: Key, error: UnreadableError) -> None:
         """Name a job that cannot be read, and leave it and its pods as they are."""

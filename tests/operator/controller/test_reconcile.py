@@ -247,6 +247,25 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert server.made, "the job goes on once the error is gone"
 
 
+async def test_an_unknown_error_is_an_event_also_where_the_status_is_refused() -> None:
+    class Refuses(Server):
+        async def change_status(self, *_: Any) -> Json:
+            raise ClusterError("PATCH", "/jobs/gpt/status", 403, "no such right")
+
+        async def pods(self, *_: Any) -> tuple[list[Any], str]:
+            raise ZeroDivisionError("by zero")
+
+    server = Refuses(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        reconciler._doubtful.add(("a", "gpt"))  # so that the pods are listed
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await reconciler.reconcile(("a", "gpt"))
+    (event,) = server.events
+    assert event["reason"] == "InternalError"
+    assert "ZeroDivisionError: by zero" in event["message"]
+
+
 async def test_max_replicas_of_a_started_job_gives_its_coordinator_no_larger_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
