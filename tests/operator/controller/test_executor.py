@@ -75,7 +75,8 @@ def test_what_needs_nothing_of_each_other_is_sent_in_batches_that_grow() -> None
 
 def test_what_asks_pods_is_beside_what_follows_and_after_what_it_may_need() -> None:
     ask: list[Action] = [PutDesired(), PostLost(("m",), "gone"), SendAddress(())]
-    first, workers = [EnsureToken(), EnsureService(1)], [CreateWorker(0, 2, ())]
+    first: list[Action] = [EnsureToken(), EnsureService(1)]
+    workers: list[Action] = [CreateWorker(0, 2, ())]
     budget = EnsureDisruptionBudget(1)
     parts = beside_each_other([*first, *ask, *workers, budget])
     assert list(map(list, parts)) == [first, ask, [*workers, budget]]
