@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -339,6 +339,22 @@ class Executor:
 
 Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
 """Actions that make an object of what the spec says."""
+
+
+ASKING = (PutDesired, PostLost, SendAddress)
+"""Actions that ask pods of the job. One that is frozen costs the time-out of a request."""
+
+
+def beside_each_other(
+    actions: Sequence[Action],
+) -> tuple[Sequence[Action], Sequence[Action], Sequence[Action]]:
+    """What is executed before the first action that asks a pod; all that ask one; and the others
+    that follow, which need no answer of a pod.
+    """
+    first = tuple(itertools.takewhile(lambda action: not isinstance(action, ASKING), actions))
+    rest = actions[len(first) :]
+    asking = tuple(action for action in rest if isinstance(action, ASKING))
+    return first, asking, tuple(action for action in rest if not isinstance(action, ASKING))
 
 
 def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:

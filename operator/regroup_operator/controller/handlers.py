@@ -162,7 +162,8 @@ class Operator:
 
     async def _begin_rounds(self, memory: JobMemory) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
-        memory has what the former leader has made.
+        memory has what the former leader has made. Those that have pods go before those that wait
+        or have ended: a node may have been lost meanwhile.
         """
         for key in self._lost:
             self.queue.add(key, Urgency.LOST)
@@ -170,7 +171,7 @@ class Operator:
         if len(memory.jobs.all_keys()) > FEW_JOBS:
             await self._refresh(memory)
         for key in memory.jobs.all_keys():
-            self.queue.add(key)
+            self.queue.add(key, first_urgency(memory.pods.count(key)))
 
     async def _refresh(self, memory: JobMemory) -> None:
         """List jobs and then pods: no status may be ahead of the pods."""
@@ -256,6 +257,11 @@ class Operator:
         if again is not None:
             self.queue.add_after(key, max(0.0, again))
         return False
+
+
+def first_urgency(pods: int) -> Urgency:
+    """How urgent the first round of a job with so many pods is, after a change of the leader."""
+    return Urgency.CHANGED if pods else Urgency.ROUTINE
 
 
 def rest_after(pods: int) -> float:

@@ -162,8 +162,10 @@ class JobSeries(Collector):
             "1 for the reason why the job is not ready; absent while it is.",
             labels=[*base, "reason"],
         )
-        for key, (job, status, waiting) in self._jobs.items():
-            if waiting is not None and key not in self._failed:
+        # In a thread of its own, while jobs come and go. Nothing else runs while copy() does.
+        jobs, failed = self._jobs.copy(), self._failed.copy()
+        for key, (job, status, waiting) in jobs.items():
+            if waiting is not None and key not in failed:
                 wait.add_metric([*key, waiting.reason], 1.0)
             for name in get_args(Phase):
                 phase.add_metric([*key, name], float(status.phase == name))
@@ -173,7 +175,7 @@ class JobSeries(Collector):
                 restarts.add_metric([*key, cause], getattr(status.restarts, cause))
             lost.add_metric([*key], status.goodput.lost_steps)
             excluded.add_metric([*key], len(status.excluded_nodes))
-        for key in self._failed:
+        for key in failed:
             wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
         yield from (phase, workers, restarts, lost, excluded, wait)
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from regroup_operator.api import names
@@ -24,7 +24,7 @@ from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.executor import Executor, beside_each_other, in_batches
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import (
     describe,
@@ -43,7 +43,7 @@ from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.refusals import LEADERS, Kind, Refusals, made_nothing, stopped_by
 from regroup_operator.decide.job_projection import THROTTLED, differs
-from regroup_operator.decide.plan import Event, Plan
+from regroup_operator.decide.plan import Action, Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import waits_for_volumes
 from regroup_operator.errors import (
@@ -96,6 +96,16 @@ _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make 
 log = logging.getLogger(__name__)
 round_subject: ContextVar[Subject] = ContextVar("round_subject", default=NO_SUBJECT)
 """What the round is about in which a line is logged."""
+
+
+@dataclass
+class _Executed:
+    """What has become of the actions of a round."""
+
+    done: list[Action] = field(default_factory=list)
+    refused: dict[Kind, Exception] = field(default_factory=dict)
+    stopped: set[Kind] = field(default_factory=set)
+    """Kinds that are not tried any more."""
 
 
 class Reconciler:
@@ -198,8 +208,9 @@ class Reconciler:
         return self._requeue_after(job, decided)
 
     async def _report(self, key: Key, document: Object, error: Exception) -> None:
-        """Show an unexpected error in the status, and in one event. What is written does not rest
-        on the status that is stored, which may be the reason.
+        """Show an unexpected error in the status, and in one event: that may be possible where a
+        status is refused. What is written does not rest on the status that is stored, which may be
+        the reason.
         """
         count_internal_error()
         self._series.fail(key)
@@ -209,9 +220,9 @@ class Reconciler:
         try:
             if status != raw:
                 await self._change_status(document, status)
-            await self._events.emit(key, metadata["uid"], event_of(error, message, generation))
         except ClusterError as refused:
             log.warning("%s/%s: cannot report an error: %s", *key, refused)
+        await self._events.emit(key, metadata["uid"], event_of(error, message, generation))
 
     async def _skip(self, key: Key, error: UnreadableError) -> None:
         """Name a job that cannot be read, and leave it and its pods as they are."""
@@ -473,34 +484,48 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order, in batches. A refusal ends those of its own kind, and of
-        those that need it. The status of the next round shows it.
+        """Execute the actions in order, in batches; what asks the job's own pods beside all that
+        follows: one that is frozen must hold no replacement back. A refusal ends the actions of its
+        own kind, and those that need it. The status of the next round shows it.
         """
-        began, done, seen = time.time(), [], observed
-        refused: dict[Kind, Exception] = {}
-        stopped: set[Kind] = set()
+        began, so_far = time.time(), _Executed()
         leader = next((a for a in decided.actions if isinstance(a, LEADERS)), None)
         if leader is not None:
             self._unmade_terms.pop(job.key, None)
-        for batch in in_batches(decided.actions):
-            going_on = tuple(action for action in batch if type(action) not in stopped)
-            observed, failed = await self._executor.execute_all(going_on, job, observed)
-            failures = [action for action, _ in failed]
-            done += [action for action in going_on if action not in failures]
-            for action, error in failed:
-                log.warning("%s/%s: %s", job.namespace, job.name, error)
-                stopped |= stopped_by(type(action))
-                self._doubtful.add(job.key)
-                if not isinstance(error, CoordinatorError):
-                    refused.setdefault(type(action), error)
+        first, asking, others = beside_each_other(decided.actions)
+        latest = await self._execute_in_order(first, job, observed, so_far)
+        ends = await asyncio.gather(
+            *(self._execute_in_order(part, job, latest, so_far) for part in (asking, others)),
+            return_exceptions=True,
+        )
+        if error := next((end for end in ends if isinstance(end, BaseException)), None):
+            raise error
+        refused, done = so_far.refused, tuple(so_far.done)
         if self._executor.traces is not None:
-            self._executor.traces.note(Round(job, seen, tuple(done), began, time.time()))
+            self._executor.traces.note(Round(job, observed, done, began, time.time()))
         if leader is not None and leader not in done and made_nothing(leader, refused):
             self._unmade_terms[job.key] = leader.term
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
         scene = _scene(job, observed.pods)
         refusals.note_round(planned, refused, observed.held_back, scene, time.monotonic())
+
+    async def _execute_in_order(
+        self, actions: Sequence[Action], job: AnyJob, observed: Observed, so_far: _Executed
+    ) -> Observed:
+        """Execute a part of a round's actions. Returns what is observed after them."""
+        for batch in in_batches(actions):
+            going_on = tuple(action for action in batch if type(action) not in so_far.stopped)
+            observed, failed = await self._executor.execute_all(going_on, job, observed)
+            failures = [action for action, _ in failed]
+            so_far.done += [action for action in going_on if action not in failures]
+            for action, error in failed:
+                log.warning("%s/%s: %s", job.namespace, job.name, error)
+                so_far.stopped |= stopped_by(type(action))
+                self._doubtful.add(job.key)
+                if not isinstance(error, CoordinatorError):
+                    so_far.refused.setdefault(type(action), error)
+        return observed
 
     def _requeue_after(self, job: AnyJob, decided: Plan) -> float | None:
         """A refused action is tried again after its pause, also where the plan wants to go on at

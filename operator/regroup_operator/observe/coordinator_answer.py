@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from regroup_operator.api.status import LEDGER_PHASES, PHASE_LIMIT, STRAGGLERS_KEPT
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import CoordinatorStatus, require_known_protocol
 from regroup_trainer.protocol.message import quote, shorten
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -78,6 +78,7 @@ def read_answer(
     document = from_json(data, allow_inf_nan=False)
     if b"\\" in data or not data.isascii():  # nothing else holds a control character
         _replace_control_characters(document)
+    require_known_protocol(document)
     if problem := _out_of_bounds(document):
         raise ValueError(problem)
     status = CoordinatorStatus.read(document)

@@ -688,7 +688,8 @@ async def test_another_protocol_version_is_named(line: Line) -> None:
         stub._status = stub._status.model_copy(update={"phase": "dancing"})
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
-        assert "protocol 9" in line.coordinators.view(KEY, 1, ()).error
+        error = line.coordinators.view(KEY, 1, ()).error
+        assert "protocol 9: this release speaks protocols 1, 2" in error
 
 
 def make_desired() -> Desired:

@@ -14,6 +14,7 @@ from regroup_operator.controller.executor import (
     AGENTS_AT_ONCE,
     MOST_AT_ONCE,
     Executor,
+    beside_each_other,
     in_batches,
 )
 from regroup_operator.decide.plan import (
@@ -24,6 +25,7 @@ from regroup_operator.decide.plan import (
     EnsureDisruptionBudget,
     EnsureService,
     EnsureToken,
+    PostLost,
     PutDesired,
     SendAddress,
 )
@@ -69,6 +71,16 @@ def test_what_needs_nothing_of_each_other_is_sent_in_batches_that_grow() -> None
     batches = list(in_batches(actions))
     assert [action for batch in batches for action in batch] == actions
     assert [len(batch) for batch in batches] == [2, 4, 8, MOST_AT_ONCE, 16, 6, 1, 1]
+
+
+def test_what_asks_pods_is_beside_what_follows_and_after_what_it_may_need() -> None:
+    ask: list[Action] = [PutDesired(), PostLost(("m",), "gone"), SendAddress(())]
+    first: list[Action] = [EnsureToken(), EnsureService(1)]
+    workers: list[Action] = [CreateWorker(0, 2, ())]
+    budget = EnsureDisruptionBudget(1)
+    parts = beside_each_other([*first, *ask, *workers, budget])
+    assert list(map(list, parts)) == [first, ask, [*workers, budget]]
+    assert beside_each_other(workers) == (tuple(workers), (), ())
 
 
 class SmallQuota:

@@ -323,6 +323,35 @@ async def test_the_next_leader_of_many_jobs_lists_all_jobs_and_pods_once(
     assert len(standby.pods()) == 16
 
 
+async def test_the_next_leader_looks_first_at_jobs_that_have_pods(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have been lost while nobody led."""
+    leader = await running()
+    for number in range(3):
+        metadata = {"namespace": "a", "name": f"a{number}"}
+        await leader.api.store(
+            "trainingjobs", {"metadata": metadata, "spec": make_spec(suspend=True)}
+        )
+    await make_job(leader.api)
+    await until("all pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    begun: list[Key] = []
+    take = standby.operator.queue.take
+
+    async def noted() -> tuple[Key, float]:
+        taken = await take()
+        begun.append(taken[0])
+        return taken
+
+    monkeypatch.setattr(standby.operator.queue, "take", noted)
+    await leader.stop()
+    await until("rounds of all jobs", lambda: len(set(begun)) == 4)
+    assert begun[0] == KEY
+
+
 async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_pods(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

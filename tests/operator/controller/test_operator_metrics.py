@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
@@ -71,6 +73,40 @@ def test_a_job_that_is_gone_has_no_series() -> None:
     assert samples(series, "trainingjob_status_phase")
     series.forget(JOB.key)
     assert samples(series, "trainingjob_status_phase") == []
+
+
+@pytest.fixture
+def _quick_turns() -> Iterator[None]:
+    """Threads take turns within a scrape."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("_quick_turns")
+def test_jobs_that_come_and_go_beside_a_scrape_do_not_break_it() -> None:
+    series, begun, ended = JobSeries(), threading.Event(), threading.Event()
+    jobs = [replace(JOB, name=f"gpt{number}") for number in range(100)]
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for job in jobs:
+                series.observe(job, job.status, None)
+                series.fail(job.key)
+            begun.set()
+            for job in jobs:
+                series.forget(job.key)
+
+    changes = threading.Thread(target=come_and_go)
+    changes.start()
+    try:
+        assert begun.wait(20)
+        for _ in range(50):
+            list(series.collect())
+    finally:
+        ended.set()
+        changes.join()
 
 
 def test_the_recoveries_of_a_job_that_is_gone_leave_no_series() -> None:

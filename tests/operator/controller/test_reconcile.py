@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from regroup_operator.api.resource import Key
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.controller import job_events, reconcile
 from regroup_operator.controller.cluster import Cluster
@@ -27,13 +28,13 @@ from regroup_operator.controller.operator_traces import OperatorTraces, Round
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, MOST_WRITES
 from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS
 from regroup_operator.decide.plan import CreateWorker, Plan
-from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
+from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity
-from regroup_trainer.protocol.job_status import JobEvent
+from regroup_trainer.protocol.job_status import JobEvent, MemberStatus
 from tests.support.job_memory import (
     NOWHERE,
     UNWATCHED,
@@ -245,6 +246,25 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert waiting_reasons(reconciler) != ["InternalError"]
         assert "ZeroDivisionError" not in server.stored["status"]["message"]
         assert server.made, "the job goes on once the error is gone"
+
+
+async def test_an_unknown_error_is_an_event_also_where_the_status_is_refused() -> None:
+    class Refuses(Server):
+        async def change_status(self, *_: Any) -> Json:
+            raise ClusterError("PATCH", "/jobs/gpt/status", 403, "no such right")
+
+        async def pods(self, *_: Any) -> tuple[list[Any], str]:
+            raise ZeroDivisionError("by zero")
+
+    server = Refuses(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        reconciler._doubtful.add(("a", "gpt"))  # so that the pods are listed
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await reconciler.reconcile(("a", "gpt"))
+    (event,) = server.events
+    assert event["reason"] == "InternalError"
+    assert "ZeroDivisionError: by zero" in event["message"]
 
 
 async def test_max_replicas_of_a_started_job_gives_its_coordinator_no_larger_answers(
@@ -613,6 +633,43 @@ async def test_a_start_asks_for_no_pods_and_the_next_round_sees_those_that_were_
             await reconciler.reconcile(("a", "gpt"))
     assert len(set(server.made)) == len(server.made) == 4
     assert server.lists == 0
+
+
+async def test_a_coordinator_that_does_not_answer_holds_no_replacement_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round both reports a lost worker to it and makes the worker again."""
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def freezes(*_: Any) -> None:
+        asked.set()
+        await answers.wait()
+        raise CoordinatorError("no answer")
+
+    def lists_the_lost(_self: Coordinators, _key: Key, term: int, _running: Any) -> CoordinatorView:
+        member = MemberStatus(member="gone", index=0, pod="gpt-w0-1", node="n1", rank=0, step=1)
+        status = make_coordinator_status(term=term, revision=1, members=(member,))
+        return CoordinatorView(status=status)
+
+    server = PodServer()
+    async with reconciler_of(server, make_pods()) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        coordinator = next(p for p in server.exists if p["metadata"]["name"] == "gpt-c1")
+        coordinator["status"] = {"phase": "Running", "podIP": "198.19.0.9"}
+        server.exists = [p for p in server.exists if p["metadata"]["name"] != "gpt-w0-1"]
+        reconciler._doubtful.add(("a", "gpt"))  # so that the pods are listed
+        monkeypatch.setattr(Coordinators, "view", lists_the_lost)
+        monkeypatch.setattr(Coordinators, "follow", lambda *_: None)
+        monkeypatch.setattr(Coordinators, "post_lost", freezes)
+        async with asyncio.timeout(20):
+            round_ = asyncio.create_task(reconciler.reconcile(("a", "gpt")))
+            await asked.wait()
+            while "gpt-w0-2" not in server.made:
+                assert not round_.done()
+                await asyncio.sleep(0)
+            assert not round_.done()
+            answers.set()
+            await round_
 
 
 class NoEvents(PodServer):

@@ -119,7 +119,7 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         pytest.param(("world_size",), 10**400, ".world_size: must lie", id="400 digits"),
         pytest.param(("progress", "loss"), -(10**4000), ".loss: must lie", id="4000 digits"),
         (("a" * 9999,), 1, "aaa..."),
-        (("protocol",), "a\x1b[2J", "protocol 'a\ufffd[2J': protocol: "),
+        (("protocol",), "a\x1b[2J", "protocol 'a\ufffd[2J': this release speaks"),
         (("protocol",), "a" * 9999, "aaa..."),
     ],
 )
@@ -131,6 +131,21 @@ def test_a_value_that_cannot_be_is_refused_with_its_field(
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("path", [("phase",), ("world_size",), ("a new field",)])
+@pytest.mark.parametrize("value", ["dancing", 2**80])
+def test_another_version_of_the_protocol_is_refused_before_any_other_field(
+    path: tuple[Any, ...], value: Any
+) -> None:
+    answer = {**json.loads(changed(path, value)), "protocol": 9}
+    with pytest.raises(ValueError, match=r"^protocol 9: this release speaks protocols 1, 2.* 3: "):
+        read_answer(json.dumps(answer).encode(), 1)
+
+
+def test_another_version_of_the_protocol_is_refused_where_its_fields_are_ours() -> None:
+    with pytest.raises(ValueError, match=r"^protocol 9: "):
+        read_answer(changed(("protocol",), 9), 1)
 
 
 @pytest.mark.parametrize("path", [("message",), ("members", 0, "lost"), ("recoveries", 0, "pod")])

@@ -16,6 +16,7 @@ from regroup_trainer.protocol.message import (
     Message,
     Name,
     Text,
+    listed,
     quote,
     shorten,
 )
@@ -291,6 +292,7 @@ class CoordinatorStatus(Message):
     @classmethod
     def read(cls, document: Any) -> Self:
         """The same of an answer that is decoded already."""
+        require_known_protocol(document)
         version = document.get("protocol") if isinstance(document, dict) else None
         if version == version_one.VERSION:
             document = version_one.upgrade_status(document)
@@ -299,12 +301,22 @@ class CoordinatorStatus(Message):
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = shorten(".".join(map(str, problem["loc"])))
-            known = version in (*version_one.DESIRED_VERSIONS, PROTOCOL_VERSION)
-            advice = "" if known else _OTHER_RELEASE
-            text = f"protocol {quote(version)}: {where}: {problem['msg']}{advice}"
-            raise ValueError(text) from error
+            raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
 
 
-_OTHER_RELEASE = "; this release does not speak that protocol: suspend and resume the job"
+def require_known_protocol(document: Any) -> None:
+    """Refuse an answer of a version of the protocol that this release does not speak, whatever else
+    it holds: its fields may mean something else. Raises ValueError, which names the versions.
+    """
+    version = document.get("protocol", PROTOCOL_VERSION) if isinstance(document, dict) else None
+    if version is not None and version not in _KNOWN_PROTOCOLS:
+        known = listed([str(each) for each in _KNOWN_PROTOCOLS])
+        raise ValueError(
+            f"protocol {quote(version)}: this release speaks protocols {known}: suspend and resume "
+            "the job"
+        )
+
+
+_KNOWN_PROTOCOLS = (*sorted(version_one.DESIRED_VERSIONS), PROTOCOL_VERSION)
 _NOT_ESSENTIAL = {"sequence", "agents_in_contact", "progress", "ledger", "message", "members"}
 _ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _NOT_ESSENTIAL)
