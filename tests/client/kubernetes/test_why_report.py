@@ -112,8 +112,8 @@ def test_a_job_that_trains_says_so_once(message: str, sentence: str) -> None:
         ("Degraded", "True", "VolumeUnavailable", "no, somebody has to act", "free space"),
         ("Degraded", "True", "WorkersMissing", "often within a minute", "kubectl get pods -l"),
         ("Degraded", "True", "Stragglers", "no, somebody has to act", "cordon the node"),
-        ("Degraded", "True", "NoProgress", "often within a minute", "trainingjob debug gpt"),
-        ("Checkpointed", "False", "SaveFailed", "often within a minute", "free the space"),
+        ("Degraded", "True", "NoProgress", "often, but only once", "trainingjob debug gpt"),
+        ("Checkpointed", "False", "SaveFailed", "seldom", "free the space"),
     ],
 )
 def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
