@@ -212,10 +212,12 @@ def reason_page() -> str:
         "",
     ]
     for heals, words in HEALS.items():
+        found = [item for item in WHILE_WAITING.items() if item[1].heals == heals]
+        if not found:  # of a job that trains
+            continue
         lines += [f"## Heals: {words.partition(';')[0]}", ""]
-        for reason, advice in WHILE_WAITING.items():
-            if advice.heals == heals:
-                lines += _item(f"`{reason.name}`: {reason.value}. Do: {advice.what_to_do}.")
+        for reason, advice in found:
+            lines += _item(f"`{reason.name}`: {reason.value}. Do: {advice.what_to_do}.")
         lines += [""]
     lines += ["## While the job trains", ""]
     lines += _wrapped(

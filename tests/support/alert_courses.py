@@ -227,6 +227,18 @@ COURSES: dict[str, tuple[Course, ...]] = {
     "TrainingJobCoordinatorUnreachable": (
         Fires(40, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x90"}),
         Fires(15, {of_job("waiting", reason="CoordinatorUnreachable"): "1x30"}),
+        # It lasts as long as its cause, which may be hours.
+        Fires(280, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x290"}),
+        # After two hours it answers again.
+        Course(132, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x120 3x90"}),
+        # After two hours the job is suspended.
+        Course(
+            132,
+            {
+                of_job("status_phase", phase="Running"): "1x130 0x90",
+                of_job("generation", pod="c1"): "3x10 _x290",
+            },
+        ),
         # A successor answers.
         Course(
             40,

@@ -220,16 +220,18 @@ def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: s
     reports. On a terminal it goes on until Ctrl-C; elsewhere, and with -o json,
     yaml or name, it looks once.
     """
-    from regroup.diagnosis.live_progress import with_live_progress
+    from regroup.diagnosis.live_progress import kept_marks, with_live_progress
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.top_table import Marks, TopRow, recent_marks, top_lines, top_rows
 
     where = None if all_namespaces else cluster.namespace
-    marks: Marks = {}
+    marks: Marks | None = None
 
     def look() -> list[TopRow]:
         nonlocal marks
         found = [read_job(job) for job in cluster.api.jobs(where)]
+        if marks is None:
+            marks = kept_marks(cluster.api, found)
         jobs, now_live = with_live_progress(cluster.api, found, _now())
         marks = recent_marks(jobs, marks)
         return top_rows(jobs, marks, now_live)

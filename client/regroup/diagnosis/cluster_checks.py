@@ -56,10 +56,32 @@ class Selection:
     what: str
     value: str
     """The value of the chart that makes them."""
-    ours: Sequence[Mapping[str, str]] | None
-    """Labels of each; None: they may not be read."""
-    selectors: Sequence[Object | None]
-    """Of each Prometheus; None: it selects nothing."""
+    ours: Sequence[Monitor] | None
+    """None: they may not be read."""
+    selectors: Sequence[MonitorSelector]
+    """Of each Prometheus."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """An object that the chart has made."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    namespace_labels: Mapping[str, str] | None
+    """Of its namespace; None: they may not be read."""
+
+
+@dataclass(frozen=True)
+class MonitorSelector:
+    """Which objects of one kind a Prometheus wants, by their labels and those of namespaces."""
+
+    namespace: str
+    """Of the Prometheus."""
+    objects: Object | None
+    """None: it selects nothing."""
+    namespaces: Object | None
+    """None: its own namespace alone."""
 
 
 def version(text: str) -> Finding:
@@ -137,7 +159,7 @@ def no_monitoring() -> Finding:
 
 
 def monitoring(selection: Selection) -> Finding:
-    """Whether a Prometheus selects the chart's objects, by their labels."""
+    """Whether a Prometheus selects the chart's objects, by labels and namespaces."""
     check = f"Prometheus: {selection.what}s"
     if selection.ours is None:
         return Finding(check, "warn", "your role may not read them", "ask whoever may")
@@ -147,22 +169,71 @@ def monitoring(selection: Selection) -> Finding:
     if not selection.selectors:
         found = "no Prometheus was found that could select them"
         return Finding(check, "warn", found, "install one, or ask whether it is elsewhere")
-    for labels in selection.ours:
-        if not any(_selects(selector, labels) for selector in selection.selectors):
-            wanted = [s.get("matchLabels") for s in selection.selectors if s is not None]
-            advice = (
-                f"give them its labels: helm upgrade ... --set {selection.value}.labels.KEY=..."
-            )
-            return Finding(check, "fail", f"no Prometheus selects them: it wants {wanted}", advice)
+    for monitor in selection.ours:
+        verdicts = [_selects(selector, monitor) for selector in selection.selectors]
+        if True in verdicts:
+            continue
+        wanted = ", ".join(_wanted(s) for s in selection.selectors if s.objects is not None)
+        if None in verdicts:
+            found = f"unknown whether a Prometheus selects them: it wants [{wanted}]"
+            return Finding(check, "warn", found, "ask whoever may read the labels of namespaces")
+        found = f"no Prometheus selects them: it wants [{wanted}]"
+        advice = f"give them its labels: helm upgrade ... --set {selection.value}.labels.KEY=..."
+        return Finding(check, "fail", found, advice)
     return Finding(check, "ok", f"selected: {len(selection.ours)}")
 
 
-def _selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
-    """As far as labels say it; expressions count as fulfilled."""
-    if selector is None:
+def _wanted(selector: MonitorSelector) -> str:
+    objects = selector.objects or {}
+    labels = objects if objects.get("matchExpressions") else objects.get("matchLabels") or {}
+    if selector.namespaces is None:
+        return f"{labels} in its own namespace {selector.namespace}"
+    chosen = any(selector.namespaces.values())
+    return f"{labels} in namespaces {selector.namespaces}" if chosen else str(labels)
+
+
+def _selects(selector: MonitorSelector, monitor: Monitor) -> bool | None:
+    """None: unknown."""
+    if selector.objects is None:
         return False
+    by_labels = _matches(selector.objects, monitor.labels)
+    if selector.namespaces is None:
+        by_namespace: bool | None = selector.namespace == monitor.namespace
+    elif not any(selector.namespaces.values()):
+        by_namespace = True
+    elif monitor.namespace_labels is None:
+        by_namespace = None
+    else:
+        by_namespace = _matches(selector.namespaces, monitor.namespace_labels)
+    return _both(by_labels, by_namespace)
+
+
+def _matches(selector: Object, labels: Mapping[str, str]) -> bool | None:
+    """Whether a label selector of Kubernetes takes these labels; None: it cannot be read."""
     wanted = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items())
+    found: bool | None = all(labels.get(key) == value for key, value in wanted.items())
+    for expression in selector.get("matchExpressions") or ():
+        found = _both(found, _holds(expression, labels))
+    return found
+
+
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool | None:
+    key, values = expression.get("key"), expression.get("values") or ()
+    value = labels.get(str(key))
+    by_operator = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return by_operator.get(str(expression.get("operator")))
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    """Both hold; None: unknown."""
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
 
 
 def queueing(groups: Iterable[str]) -> Finding:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from regroup.diagnosis import cluster_checks as checks
-from regroup.diagnosis.cluster_checks import Finding, Selection
+from regroup.diagnosis.cluster_checks import Finding, Monitor, MonitorSelector, Selection
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.scene import LEASE
@@ -57,18 +57,39 @@ def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
             Selection(
                 what,
                 value,
-                _labels(_try(partial(api.monitoring_objects, plural, _PART))[0]),
-                [(p.get("spec") or {}).get(selector) for p in prometheuses or ()],
+                _monitors(api, _try(partial(api.monitoring_objects, plural, _PART))[0]),
+                [_selector(prometheus, selector) for prometheus in prometheuses or ()],
             )
         )
         for plural, (what, value, selector) in kinds.items()
     ]
 
 
-def _labels(found: list[Object] | None) -> list[dict[str, str]] | None:
+def _selector(prometheus: Object, objects: str) -> MonitorSelector:
+    """What it selects of one kind; `objects`: the field that says by which labels."""
+    spec = prometheus.get("spec") or {}
+    namespaces = objects.replace("Selector", "NamespaceSelector")
+    return MonitorSelector(_namespace(prometheus), spec.get(objects), spec.get(namespaces))
+
+
+def _monitors(api: ClusterApi, found: list[Object] | None) -> list[Monitor] | None:
     if found is None:
         return None
-    return [(document.get("metadata") or {}).get("labels") or {} for document in found]
+    spaces = {name: _try(partial(api.namespace, name))[0] for name in map(_namespace, found)}
+    return [
+        Monitor(space, _labels(document), None if read is None else _labels(read))
+        for document in found
+        for space in (_namespace(document),)
+        for read in (spaces[space],)
+    ]
+
+
+def _namespace(document: Object) -> str:
+    return str((document.get("metadata") or {}).get("namespace") or "")
+
+
+def _labels(document: Object) -> dict[str, str]:
+    return (document.get("metadata") or {}).get("labels") or {}
 
 
 def _try(read: Callable[[], T]) -> tuple[T | None, str]:

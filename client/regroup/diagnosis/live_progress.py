@@ -10,16 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.top_table import Mark, Marks, marks_since
 from regroup_operator.api import names
 from regroup_operator.api.status import ProgressStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR_PORT
-from regroup_trainer.protocol.job_status import STEPS_PATH, WorkerSteps
+from regroup_trainer.protocol.job_status import SERIES_PATH, STEPS_PATH, Series, WorkerSteps
 from regroup_trainer.protocol.ledger import Ledger
 
 SECONDS = 3.0
@@ -66,6 +67,30 @@ def with_live_progress(
         found = list(threads.map(lambda job: _live(api, job, now), jobs))
     live = {(job.namespace, job.name) for job in found if job is not None}
     return [new or old for new, old in zip(found, jobs, strict=True)], live
+
+
+def kept_marks(api: PortReader, jobs: Sequence[JobRecord]) -> Marks:
+    """The steps of the last moments, as the coordinators of jobs that train have kept them: a first
+    look has a speed by them. To be read before the live progress, which is further then.
+    """
+    asked = [job for job in jobs if _trains(job) and not job.status.progress.steps_per_second]
+    if not asked:
+        return {}
+    with ThreadPoolExecutor(min(AT_ONCE, len(asked))) as threads:
+        found = list(threads.map(lambda job: _kept_marks(api, job), asked))
+    return {(job.namespace, job.name): kept for job, kept in zip(asked, found, strict=True)}
+
+
+def _kept_marks(api: PortReader, job: JobRecord) -> tuple[Mark, ...]:
+    """Since the job trains without a pause; empty where they cannot be had."""
+    pod = names.coordinator(job.name, job.status.coordinator_term)
+    try:
+        text = api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, SERIES_PATH, SECONDS)
+        points = Series.model_validate_json(text).points
+        marks = [(point.step, datetime.fromtimestamp(point.time, UTC)) for point in points]
+    except (ClusterError, ValueError, OverflowError, OSError):
+        return ()
+    return marks_since(job.since("Ready"), marks)
 
 
 def live_steps(api: PortReader, job: JobRecord) -> LiveSteps:

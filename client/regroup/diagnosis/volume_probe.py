@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from regroup.diagnosis.cluster_checks import Finding
@@ -43,6 +44,10 @@ class Probe:
         """Of the pods."""
         return f"regroup-doctor-{self.number}-a", f"regroup-doctor-{self.number}-b"
 
+    @property
+    def _file(self) -> str:
+        return f"{_FOLDER}/{self.number}"
+
     def announcement(self) -> str:
         """What it creates."""
         return (
@@ -52,19 +57,22 @@ class Probe:
         )
 
     def run(self) -> list[Finding]:
-        """What was found; the pods are deleted in any case."""
+        """What was found; pods and files are deleted in any case."""
         check = f"storage {self.claim}"
         advice = f"kubectl describe pod -n {self.namespace} -l {_LABEL}={self.number}, next time"
         try:
             bodies = [self._pod(name) for name in self.names]
             with running_pods(self.api, self.namespace, bodies, self.start_seconds) as pods:
                 one, other = pods
-                return self._compare(check, one, other)
+                try:
+                    return self._compare(check, one, other)
+                finally:
+                    self._remove_files(one)
         except ClusterError as error:
             return [Finding(check, "fail", str(error), advice)]
 
     def _compare(self, check: str, one: PodRecord, other: PodRecord) -> list[Finding]:
-        where, file = f"nodes {one.node} and {other.node}", f"{_FOLDER}/{self.number}"
+        where, file = f"nodes {one.node} and {other.node}", self._file
         began = time.monotonic()
         self._shell(
             one,
@@ -73,7 +81,7 @@ class Probe:
         )
         speed = WRITTEN_MIB / (time.monotonic() - began)
         seen = self._shell(other, f"cat {file}.a; wc -c < {file}; echo {self.number} > {file}.b")
-        back = self._shell(one, f"cat {file}.b; rm -f {file} {file}.a {file}.b; rmdir {_FOLDER}")
+        back = self._shell(one, f"cat {file}.b")
         expected = [self.number, str(WRITTEN_MIB * 1024 * 1024)]
         if seen.split() != expected or back.split() != [self.number]:
             found = f"{where} do not see the same files: is it a volume of one node?"
@@ -83,6 +91,13 @@ class Probe:
             advice = "checkpoints take long: use faster storage, or longer checkpoint intervals"
             return [Finding(check, "warn", found, advice)]
         return [Finding(check, "ok", f"shared by {where}, {speed:.0f} MiB/s")]
+
+    def _remove_files(self, pod: PodRecord) -> None:
+        """The folder goes too, unless another probe has files there."""
+        file = self._file
+        line = f"rm -f {file} {file}.a {file}.b; rmdir {_FOLDER} 2>/dev/null || true"
+        with suppress(ClusterError):  # the finding says what is wrong with the volume
+            self._shell(pod, line)
 
     def _shell(self, pod: PodRecord, line: str) -> str:
         output = self.api.run_in_pod(self.namespace, pod, ["sh", "-c", line], STEP_SECONDS)

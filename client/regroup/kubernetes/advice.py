@@ -1,6 +1,6 @@
 """What to do about each reason for which a job waits, in a sentence. Pure.
 
-docs/concepts/waiting.md says more, and has the reasons under the same three headings.
+docs/concepts/waiting.md says more, and has the reasons under headings that say how they end.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 
 from regroup_trainer.protocol.waiting_reasons import WaitingReason as Reason
 
-Heals = Literal["no", "maybe", "yes"]
+Heals = Literal["no", "seldom", "restart", "maybe", "yes"]
 HEALS: dict[Heals, str] = {
     "no": "no, somebody has to act",
+    "seldom": "seldom; it is tried again, and mostly fails as before until somebody acts",
+    "restart": "often, but only once all ranks begin anew; somebody has to act when it comes again",
     "maybe": "often within a minute; look closer when it lasts longer",
     "yes": "yes, by itself within seconds, or in the time that a save takes",
 }
@@ -56,7 +58,7 @@ WHILE_WAITING: dict[Reason, Advice] = {
         "no", f"raise the quota, delete what uses it, or ask for less: spec.resources{_SUSPENDED}"
     ),
     Reason.InternalError: Advice(
-        "maybe", "read the operator's log, and report the error; pods that run go on"
+        "seldom", "read the operator's log, and report the error; pods that run go on"
     ),
     Reason.ImageError: Advice(
         "no",
@@ -107,7 +109,7 @@ WHILE_WAITING: dict[Reason, Advice] = {
         "maybe", "look at the workers: kubectl get pods -l regroup.dev/job=NAME"
     ),
     Reason.BackOff: Advice(
-        "maybe",
+        "seldom",
         "read the logs of the pods that failed: kubectl trainingjob logs NAME --failed; to try "
         "again at once, suspend and resume the job",
     ),
@@ -145,10 +147,10 @@ WHILE_TRAINING: dict[str, Advice] = {
         "step is lost",
     ),
     "SaveFailed": Advice(
-        "maybe", "free the space, or correct the rights, that the message names; each save is new"
+        "seldom", "free the space, or correct the rights, that the message names; each save is new"
     ),
     "NoProgress": Advice(
-        "maybe",
+        "restart",
         "kubectl trainingjob debug NAME shows what each rank does; "
         "spec.failureDetection.progressTimeoutSeconds says when all ranks begin anew by themselves",
     ),

@@ -148,6 +148,11 @@ class ClusterApi:
         """A node, which the user may lack the right to read."""
         return self._ask(Request("get", "nodes", name=name), self._core.read_node, name=name)
 
+    def namespace(self, name: str) -> Object:
+        """A namespace with its labels, which the user may lack the right to read."""
+        asked = Request("get", "namespaces", name=name)
+        return self._ask(asked, self._core.read_namespace, name=name)
+
     def quotas(self, namespace: str) -> list[Object]:
         """The ResourceQuotas of a namespace, with what is used of each."""
         asked = Request("list", "resourcequotas", namespace)

@@ -38,7 +38,7 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datet
     lease = _try("Lease of the operator", gaps, lambda: api.lease(operator, LEASE))
     return Scene(
         job=job,
-        operator=operator_sign(job, lease, pods, now),
+        operator=operator_sign(job, lease, pods, events, now),
         pods=pods,
         events=events,
         nodes=_nodes(api, job, pods, gaps),

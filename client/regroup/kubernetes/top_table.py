@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -61,11 +61,20 @@ def recent_marks(
     return found
 
 
+def marks_since(begin: datetime | None, marks: Iterable[Mark]) -> tuple[Mark, ...]:
+    """Of marks from the oldest on, the last moments, and none from before `begin`."""
+    kept: tuple[Mark, ...] = ()
+    for mark in marks:
+        if begin is None or mark[1] >= begin:
+            kept = _with_mark(kept, mark)
+    return kept
+
+
 def _with_mark(marks: tuple[Mark, ...], newest: Mark) -> tuple[Mark, ...]:
+    if marks and newest[1] <= marks[-1][1]:
+        return marks
     if not marks or newest[0] < marks[-1][0]:
         return (newest,)
-    if newest[1] <= marks[-1][1]:
-        return marks
     marks = (*marks, newest)
     while len(marks) > 2 and newest[1] - marks[1][1] >= WINDOW:
         marks = marks[1:]

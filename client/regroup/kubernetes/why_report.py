@@ -20,7 +20,7 @@ from regroup.kubernetes.own_judgement import own_judgement, reason_of_missing
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import age, ago
 from regroup.kubernetes.text_tables import bullets, paragraph
-from regroup_operator.api.resource import Object
+from regroup_operator.api.resource import KIND, Object
 
 EVENTS_SHOWN = 6
 LINES_SHOWN = 3
@@ -35,6 +35,10 @@ HAS_ENDED = "no, it has ended"
 IT_TRAINS = "it trains"
 PATIENCE_SECONDS = 60.0
 """An operator that has not looked at a spec for so long is away."""
+STATUS_REFUSED = "StatusRefused"
+"""The reason of a job whose status the API server refuses, and of the operator's event about it."""
+REFUSED_SECONDS = 3720.0
+"""While that lasts, the event comes once an hour, with a round that is at most a minute late."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,19 @@ class WhyReport:
 
 
 def operator_sign(
-    job: JobRecord, lease: Object | None, pods: Sequence[PodRecord], now: datetime
+    job: JobRecord,
+    lease: Object | None,
+    pods: Sequence[PodRecord],
+    events: Sequence[EventRecord],
+    now: datetime,
 ) -> OperatorSign:
-    """From the operator's Lease, where it can be read; else from what it has left undone."""
+    """From the operator's Lease, where it can be read; else from what it has left undone, unless
+    that is so since its status is refused.
+    """
     if lease is not None:
         return _sign_of_lease(lease, now)
+    if _refusal(job, events, now) is not None:
+        return OperatorSign("present", f"its event {STATUS_REFUSED} shows that it is at work")
     for time, undone in _left_undone(job, pods):
         if time is not None and (now - time).total_seconds() > PATIENCE_SECONDS:
             return OperatorSign("away", f"{undone}, {ago(time, now)}")
@@ -103,6 +115,19 @@ def _left_undone(
         end = pod.end.time if pod.end else None
         if end is not None and job.status_time is not None and end > job.status_time:
             yield end, f"the status is older than the end of pod {pod.name}"
+
+
+def _refusal(job: JobRecord, events: Sequence[EventRecord], now: datetime) -> EventRecord | None:
+    """The operator's event that the API server refuses the job's status, unless the status was
+    written since.
+    """
+    for event in events:
+        if event.reason != STATUS_REFUSED or event.kind != KIND or event.time is None:
+            continue
+        lasts = (now - event.time).total_seconds() < REFUSED_SECONDS
+        if lasts and (job.status_time is None or job.status_time < event.time):
+            return event
+    return None
 
 
 def _sign_of_lease(lease: Object, now: datetime) -> OperatorSign:
@@ -157,6 +182,9 @@ def _by_the_operator(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         if condition is not None and condition.status == "True":
             todo = _AFTER_FAILURE if end == "Failed" else "nothing: the job is done"
             return condition.reason, condition.message, HAS_ENDED, todo
+    refusal = _refusal(job, scene.events, now)
+    if refusal is not None:
+        return STATUS_REFUSED, refusal.message, HEALS["no"], _STATUS_REFUSED
     if ready is None:
         return _not_observed(scene, now)
     if ready.status == "True":
@@ -187,10 +215,15 @@ def _not_observed(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         message = "no operator has looked at this job yet"
         return "NotObserved", message, HEALS["maybe"], "look again in a minute"
     message = f"the operator is at work, and this job, created {ago(created, now)}, has no status"
-    return "NotObserved", message, HEALS["no"], _STATUS_REFUSED
+    return "NotObserved", message, HEALS["no"], _NO_STATUS
 
 
 _STATUS_REFUSED = (
+    "mend what the API server's answer names: give the operator back its right to patch "
+    "trainingjobs/status (the chart's ClusterRole), change the admission policy that refuses it, "
+    "or install the definition of TrainingJobs of the operator's release; it then goes on by itself"
+)
+_NO_STATUS = (
     "look for this job in the operator's log (kubectl logs -n regroup-system -l "
     "app.kubernetes.io/name=regroup-operator): it may lack the right to patch trainingjobs/status, "
     "or an admission policy may refuse it"

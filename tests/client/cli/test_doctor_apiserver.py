@@ -128,7 +128,7 @@ def test_storage_is_written_and_read_by_two_pods_that_are_gone_then(
     found = states(done)
     assert (found["claim shared"], found["storage shared"]) == ("OK", "OK")
     assert "This creates the pods regroup-doctor-" in done.output
-    assert len(shells.lines) == 3
+    assert len(shells.lines) == 4
     assert pods(team) == []
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from regroup.diagnosis import cluster_checks as checks
-from regroup.diagnosis.cluster_checks import Finding, Selection
+from regroup.diagnosis.cluster_checks import Finding, Monitor, MonitorSelector, Selection
 from tests.support.cluster_objects import NOW, at
 
 Json = dict[str, object]
@@ -56,23 +58,91 @@ def test_gpus_are_counted_over_the_nodes() -> None:
     assert checks.gpus(None).state == "warn"
 
 
+LABELS = {"release": "x", "tier": "gpu"}
+X: Json = {"matchLabels": {"release": "x"}}
+
+
+def seen(
+    ours: Sequence[Mapping[str, str]] | None,
+    *selectors: MonitorSelector,
+    of_namespace: Mapping[str, str] | None = None,
+) -> Finding:
+    """What is found of monitors with these labels in namespace `regroup-system`."""
+    monitors = (
+        None
+        if ours is None
+        else [Monitor("regroup-system", labels, of_namespace) for labels in ours]
+    )
+    return checks.monitoring(Selection("PodMonitor", "metrics.podMonitor", monitors, selectors))
+
+
+def everywhere(objects: Json | None) -> MonitorSelector:
+    return MonitorSelector("monitoring", objects, {})
+
+
+def expression(operator: str, key: str, *values: str) -> Json:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
 @pytest.mark.parametrize(
     ("ours", "selectors", "state"),
     [
         (None, [], "warn"),
         ([], [{}], "warn"),
-        ([{"a": "b"}], [], "warn"),
-        ([{"a": "b"}], [None], "fail"),
-        ([{"a": "b"}], [{}], "ok"),
-        ([{"a": "b"}], [{"matchLabels": {"release": "x"}}], "fail"),
-        ([{"release": "x"}], [None, {"matchLabels": {"release": "x"}}], "ok"),
+        ([LABELS], [], "warn"),
+        ([LABELS], [None], "fail"),
+        ([LABELS], [{}], "ok"),
+        ([{"a": "b"}], [X], "fail"),
+        ([LABELS], [None, X], "ok"),
+        ([LABELS, {"a": "b"}], [X], "fail"),
+        ([LABELS], [{**X, **expression("In", "tier", "cpu")}], "fail"),
+        ([LABELS], [expression("In", "tier", "cpu", "gpu")], "ok"),
+        ([LABELS], [expression("In", "zone", "a")], "fail"),
+        ([LABELS], [expression("NotIn", "tier", "gpu")], "fail"),
+        ([LABELS], [expression("NotIn", "zone", "a")], "ok"),
+        ([LABELS], [expression("Exists", "tier")], "ok"),
+        ([LABELS], [expression("Exists", "zone")], "fail"),
+        ([LABELS], [expression("DoesNotExist", "tier")], "fail"),
+        ([LABELS], [expression("DoesNotExist", "zone")], "ok"),
+        ([LABELS], [expression("Gt", "zone", "1")], "warn"),
+        ([LABELS], [{"matchLabels": {"release": "y"}, **expression("Gt", "zone", "1")}], "fail"),
+        ([LABELS], [expression("Gt", "zone", "1"), X], "ok"),
     ],
 )
 def test_a_prometheus_selects_by_labels(
     ours: list[dict[str, str]] | None, selectors: list[Json | None], state: str
 ) -> None:
-    selection = Selection("PodMonitor", "metrics.podMonitor", ours, selectors)
-    assert checks.monitoring(selection).state == state
+    assert seen(ours, *map(everywhere, selectors)).state == state
+
+
+@pytest.mark.parametrize(
+    ("of_namespace", "namespaces", "state"),
+    [
+        (None, {}, "ok"),
+        (None, None, "fail"),
+        (None, {"matchLabels": {"watch": "yes"}}, "warn"),
+        ({}, {"matchLabels": {"watch": "yes"}}, "fail"),
+        ({"watch": "yes"}, {"matchLabels": {"watch": "yes"}}, "ok"),
+        ({"watch": "yes"}, expression("NotIn", "watch", "yes"), "fail"),
+    ],
+)
+def test_a_prometheus_selects_by_namespaces_too(
+    of_namespace: dict[str, str] | None, namespaces: Json | None, state: str
+) -> None:
+    selector = MonitorSelector("monitoring", X, namespaces)
+    assert seen([LABELS], selector, of_namespace=of_namespace).state == state
+    in_its_own = MonitorSelector("regroup-system", X, None)
+    assert seen([LABELS], in_its_own, of_namespace=of_namespace).state == "ok"
+
+
+def test_the_finding_says_what_a_prometheus_wants() -> None:
+    assert seen([{"a": "b"}], everywhere(X)).found == (
+        "no Prometheus selects them: it wants [{'release': 'x'}]"
+    )
+    wanted = MonitorSelector("monitoring", X, None)
+    assert seen([LABELS], wanted).found.endswith(
+        "{'release': 'x'} in its own namespace monitoring]"
+    )
 
 
 def test_kueue_is_not_needed_and_not_used() -> None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from regroup.diagnosis.live_progress import LiveSteps, live_steps, with_live_progress
+from regroup.diagnosis.live_progress import (
+    LiveSteps,
+    kept_marks,
+    live_steps,
+    with_live_progress,
+)
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord
-from tests.support.cluster_objects import NOW, job_record, running_status
+from regroup.kubernetes.top_table import recent_marks, top_rows
+from regroup_trainer.protocol.job_status import Series, SeriesPoint
+from tests.support.cluster_objects import NOW, condition, job_record, running_status
 
 LABELS = '{namespace="team",trainingjob="gpt"}'
 METRICS = f"""\
@@ -136,4 +143,46 @@ def test_a_job_without_a_coordinator_is_not_asked_for_steps(status: dict[str, ob
     ports = PlayedPorts(of_coordinator=STEPS)
     job = job_record(running_status(**{"coordinatorTerm": 3, **status}))
     assert live_steps(ports, job) == LiveSteps()
+    assert ports.asked == []
+
+
+def series(*points: tuple[int, float]) -> str:
+    """What a coordinator has kept of these steps, each made so many seconds ago."""
+    now = NOW.timestamp()
+    kept = tuple(SeriesPoint(time=now - ago, step=step, world_size=3) for step, ago in points)
+    return Series(points=kept).model_dump_json()
+
+
+def speed_at_first_look(answer: str | ClusterError, job: JobRecord = TRAINING) -> float | None:
+    """What one look shows, at the step 131 that the worker with rank 0 says."""
+    marks = kept_marks(PlayedPorts(of_coordinator=answer), [job])
+    jobs, live = with_live_progress(PlayedPorts(), [job], NOW)
+    (row,) = top_rows(jobs, recent_marks(jobs, marks), live)
+    return row.steps_per_second
+
+
+def test_one_look_has_a_speed_by_the_coordinators_series() -> None:
+    ports = PlayedPorts(of_coordinator=series((10, 900.0), (71, 20.5), (91, 10.5)))
+    assert kept_marks(ports, [TRAINING])
+    assert ports.asked == [("team", "gpt-c3", 8471, "/series")]
+    assert speed_at_first_look(series((71, 40.0), (111, 20.0), (121, 5.0))) == 1.5
+    assert speed_at_first_look(series((131, 40.0), (131, 20.0))) == 0.0, "it hangs"
+
+
+@pytest.mark.parametrize("answer", [ClusterError("forbidden", 403), "<html>", series()])
+def test_a_series_that_cannot_be_had_leaves_the_speed_unknown(answer: str | ClusterError) -> None:
+    assert speed_at_first_look(answer) is None
+
+
+def test_steps_from_before_a_pause_are_no_part_of_the_speed() -> None:
+    ready = condition("Ready", "True", "Training", "workers training: 3", 12)
+    resumed = job_record(running_status(coordinatorTerm=3, conditions=[ready]))
+    assert speed_at_first_look(series((100, 3600.0), (111, 10.0)), resumed) == 2.0
+
+
+def test_a_series_is_asked_only_of_a_job_that_trains_and_reports_no_speed() -> None:
+    ports = PlayedPorts(of_coordinator=series((131, 1.0)))
+    progress = {**running_status()["progress"], "stepsPerSecond": 7.5}
+    script = job_record(running_status(progress=progress))
+    assert kept_marks(ports, [script, job_record(running_status(phase="Suspended"))]) == {}
     assert ports.asked == []

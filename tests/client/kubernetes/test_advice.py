@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from regroup.kubernetes.advice import advice
+from regroup.kubernetes.advice import HEALS, advice
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.kube_api import ROOT
 
@@ -16,8 +16,10 @@ HEADINGS = {
     "Look closer when it lasts longer than a minute": {"maybe"},
     "It ends by itself": {"yes"},
 }
-ACTS_WHILE_IT_MAY_HEAL = {"InternalError", "ContainerCreating", "WorkerUnresponsive"}
-"""Somebody has to act, or the operator does: the page says that it tries again by itself."""
+ACTS_WHILE_IT_MAY_HEAL = {"ContainerCreating", "WorkerUnresponsive"}
+"""Somebody has to act, or the operator does: the page says that it goes on by itself."""
+TRIED_AGAIN_AND_AGAIN = {"InternalError", "BackOff"}
+"""The next try mostly meets the same error."""
 
 
 def test_healing_is_as_under_the_headings_of_the_page() -> None:
@@ -27,7 +29,14 @@ def test_healing_is_as_under_the_headings_of_the_page() -> None:
         for name in re.findall(r"^- `(\w+)`:", text, re.MULTILINE):
             listed[name] = HEADINGS[title]
     listed |= {name: {"maybe"} for name in ACTS_WHILE_IT_MAY_HEAL}
+    listed |= {name: {"seldom"} for name in TRIED_AGAIN_AND_AGAIN}
     assert {r.name: {advice(r.name, "gpt").heals} for r in WaitingReason} == listed
+
+
+def test_what_takes_longer_than_a_minute_is_not_said_to_heal_within_one() -> None:
+    said = {name: HEALS[advice(name, "gpt").heals] for name in ("NoProgress", "InternalError")}
+    assert said["NoProgress"].startswith("often, but only once all ranks begin anew")
+    assert said["InternalError"].startswith("seldom")
 
 
 def test_the_name_of_the_job_stands_in_commands() -> None:

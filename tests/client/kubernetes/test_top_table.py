@@ -60,6 +60,10 @@ def test_one_look_and_steps_done_again_are_no_speed() -> None:
     assert speed(seen(100, 30), seen(160, 20), seen(90, 10), seen(100, 5)) == 2.0
 
 
+def test_a_status_that_is_older_than_the_last_mark_changes_nothing() -> None:
+    assert speed(seen(100, 30), seen(160, 10), seen(130, 20)) == 3.0
+
+
 def test_a_pause_of_the_training_begins_a_new_measurement() -> None:
     waiting = job_record(waiting_status("Unschedulable", "no node"))
     marks = after(seen(100, 30), waiting)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regroup.kubernetes.event_record import read_events
+from regroup.kubernetes.event_record import EventRecord, read_events
 from regroup.kubernetes.job_record import JobRecord
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_pods, read_quota
 from regroup.kubernetes.why_report import (
@@ -112,8 +112,8 @@ def test_a_job_that_trains_says_so_once(message: str, sentence: str) -> None:
         ("Degraded", "True", "VolumeUnavailable", "no, somebody has to act", "free space"),
         ("Degraded", "True", "WorkersMissing", "often within a minute", "kubectl get pods -l"),
         ("Degraded", "True", "Stragglers", "no, somebody has to act", "cordon the node"),
-        ("Degraded", "True", "NoProgress", "often within a minute", "trainingjob debug gpt"),
-        ("Checkpointed", "False", "SaveFailed", "often within a minute", "free the space"),
+        ("Degraded", "True", "NoProgress", "often, but only once", "trainingjob debug gpt"),
+        ("Checkpointed", "False", "SaveFailed", "seldom", "free the space"),
     ],
 )
 def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
@@ -315,7 +315,7 @@ def lease(ago: float, holder: str = "regroup-1") -> dict[str, Any]:
     [(lease(5), "present"), (lease(300), "away"), (lease(5, ""), "away"), ({}, "away")],
 )
 def test_the_lease_says_whether_the_operator_is_at_work(given: dict[str, Any], state: str) -> None:
-    assert operator_sign(WAITING, given, [], NOW).state == state
+    assert operator_sign(WAITING, given, [], [], NOW).state == state
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_without_the_lease_what_is_left_undone_says_it(
     job: JobRecord, pods: list[dict[str, Any]], state: str
 ) -> None:
     records = read_pods([pod_object(containerStatuses=pods)])
-    assert operator_sign(job, None, records, NOW).state == state
+    assert operator_sign(job, None, records, [], NOW).state == state
 
 
 def test_a_job_that_no_operator_has_seen_yet() -> None:
@@ -350,6 +350,48 @@ def test_a_job_that_the_operator_leaves_without_a_status() -> None:
     assert "is at work, and this job, created 121m ago, has no status" in report.message
     assert report.heals == "no, somebody has to act"
     assert "trainingjobs/status" in report.what_to_do
+
+
+REFUSED = (
+    "the operator cannot write the status of this job, and does nothing else for it; pods that run "
+    'go on: PATCH .../trainingjobs/gpt/status: 403 trainingjobs.regroup.dev "gpt" is forbidden'
+)
+
+
+def refused(ago: float, **fields: Any) -> list[EventRecord]:
+    return read_events([event_object("StatusRefused", REFUSED, ago=ago, **fields)])
+
+
+@pytest.mark.parametrize(
+    ("job", "ago"),
+    [
+        (replace(job_record(), created=NOW), 1),
+        (job_record(), 3600),
+        (replace(TRAINING, status_time=read_time(600)), 300),
+        (replace(WAITING, status_time=read_time(600)), 300),
+    ],
+)
+def test_a_status_that_the_api_server_refuses_is_the_reason(job: JobRecord, ago: float) -> None:
+    report = explain(Scene(job, PRESENT, events=refused(ago)), NOW)
+    assert (report.reason, report.message) == ("StatusRefused", REFUSED)
+    assert report.heals == "no, somebody has to act"
+    assert "right to patch trainingjobs/status" in report.what_to_do
+
+
+def test_a_refusal_counts_no_longer_once_the_status_is_written_or_after_its_hour() -> None:
+    written = replace(TRAINING, status_time=read_time(100))
+    assert explain(Scene(written, PRESENT, events=refused(300)), NOW).reason == "Training"
+    assert explain(Scene(job_record(), PRESENT, events=refused(4000)), NOW).reason == "NotObserved"
+    of_pod = refused(30, kind="Pod", name="gpt-w0-1")
+    assert explain(Scene(job_record(), PRESENT, events=of_pod), NOW).reason == "NotObserved"
+
+
+def test_an_operator_whose_status_is_refused_is_not_away_unless_its_lease_says_so() -> None:
+    sign = operator_sign(job_record(), None, [], refused(300), NOW)
+    assert sign.state == "present"
+    assert operator_sign(job_record(), lease(300), [], refused(300), NOW).state == "away"
+    assert explain(Scene(job_record(), sign, events=refused(300)), NOW).reason == "StatusRefused"
+    assert explain(Scene(job_record(), AWAY, events=refused(300)), NOW).reason == "NoPods"
 
 
 CRASHING_SIDECAR: dict[str, Any] = {
