@@ -21,6 +21,10 @@ _CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it canno
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
 """In the last message of an agent that will not start its ranks again."""
 _CLOSED = "RendezvousClosedError"
+_LOST_PEER = re.compile(
+    r"DistStoreError: wait timeout after \d+ms, keys: \S*torchelastic/(?:role_info|assigned_ranks)/"
+)
+"""Where agents have met, they exchange ranks through the store. These are torch's own keys."""
 _LEFT_OUT = "\n[...]\n"
 _LEAST_FOR_BOTH_ENDS = 100
 """Characters; less shows the end alone."""
@@ -57,8 +61,25 @@ def is_closed(attempt: AttemptState) -> bool:
     """Whether nobody can meet any more, although nobody has ended well. Stock torchrun closes the
     rendezvous when an agent fails, too: whoever takes its place is refused for ever.
     """
-    refused = any(_CLOSED in text for text in attempt.failures)
+    refused = any(map(was_refused, attempt.failures))
     return refused and not attempt.running and not attempt.well
+
+
+def was_refused(message: str) -> bool:
+    """Whether an agent with this last message came where torchrun had closed the rendezvous: that
+    is no failure of its own.
+    """
+    return _CLOSED in message and not _is_of_rank(message)
+
+
+def lost_peer(message: str) -> bool:
+    """Whether an agent with this last message failed since another one died while they met."""
+    return _LOST_PEER.search(message) is not None and not _is_of_rank(message)
+
+
+def _is_of_rank(message: str) -> bool:
+    """Whether an agent ended since its ranks failed, which may have written anything."""
+    return names_failed_rank(message) or gave_up(message)
 
 
 def failed_rank(attempt: AttemptState) -> str:

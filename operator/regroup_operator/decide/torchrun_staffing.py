@@ -17,7 +17,7 @@ from regroup_operator.decide.attempt import (
     read_attempt,
     state_of,
 )
-from regroup_operator.decide.failures import classify
+from regroup_operator.decide.failures import classify, is_refused
 from regroup_operator.decide.losses import avoids_in_vain
 from regroup_operator.decide.plan import (
     Action,
@@ -69,7 +69,8 @@ def keep_store(
     term = observed.next_term(status.coordinator_term)
     is_counted = term == status.coordinator_term
     loss = None if is_counted else _end_of_attempt(job, observed, status)
-    begun = losses.account(_count_failure(observed, status, now), [loss] if loss else [], term, now)
+    ended_by = [loss, *_closed_by(loss, job, observed, status)] if loss else []
+    begun = losses.account(_count_failure(observed, status, now), ended_by, term, now)
     create = CreateStore(term, nodes_to_avoid(status))
     return Step(
         begun.model_copy(update={"coordinator_term": term}),
@@ -100,12 +101,20 @@ def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> 
         loss = losses.Loss(
             "infrastructure",
             "torchrun has closed the rendezvous, since an agent failed: nobody can join any more",
+            is_counted=False,
         )
     else:
         loss = losses.Loss(
             "infrastructure", "the attempt has lost its store, or too many of its workers"
         )
     return loss if status.rendezvous_generation is not None else None
+
+
+def _closed_by(
+    loss: losses.Loss, job: Job, observed: Observed, status: TrainingJobStatus
+) -> list[losses.Loss]:
+    """What closed the rendezvous in this very round; what did so before is counted already."""
+    return [] if loss.is_counted else losses.of_workers(job, observed, status)
 
 
 def _count_failure(
@@ -138,8 +147,8 @@ def _is_lost(job: Job, pod: Pod, observed: Observed, status: TrainingJobStatus) 
 def keep_agents(
     job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
 ) -> Step:
-    """Keep one live worker of this attempt per index, until the first one ends well: nobody can
-    join after that.
+    """Keep one live worker of this attempt per index, until the first one ends well, or is refused:
+    nobody can join after that.
     """
     attempt = read_attempt(observed, status.coordinator_term)
     live = [pod for pod in observed.workers if pod.alive]
@@ -157,7 +166,8 @@ def keep_agents(
     status = losses.account(status, lost, status.coordinator_term, now)
     missing = sorted(set(range(job.spec.replicas)) - {pod.index for pod in attempt.live})
     meets = observed.service is not None and observed.service.term == status.coordinator_term
-    ready = meets and attempt.store is not None and attempt.store.phase == "Running"
+    is_open = not any(map(is_refused, attempt.failed))
+    ready = meets and is_open and attempt.store is not None and attempt.store.phase == "Running"
     if blocker is not None or not ready or backoff_left(job, status, now) > 0:
         return Step(status, extra)
     return hire(status, missing, extra)
