@@ -6,17 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from regroup_operator.api import torchrun_end
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.torchrun_end import Judgement
 from regroup_operator.decide import torchrun_losses as losses
-from regroup_operator.decide.attempt import (
-    failure_after_the_end,
-    has_other_bounds,
-    judge,
-    read_attempt,
-    state_of,
-)
+from regroup_operator.decide.attempt import has_other_bounds, judge, read_attempt
 from regroup_operator.decide.failures import classify, is_refused
 from regroup_operator.decide.losses import avoids_in_vain
 from regroup_operator.decide.plan import (
@@ -60,7 +54,8 @@ def keep_store(
     if blocker is not None:
         return Step(status, old)
     current = read_attempt(observed, status.coordinator_term).store
-    useless = judge(job, observed) == "again" or has_other_bounds(job, observed)
+    judged = judge(job, observed)
+    useless = judged.outcome == "again" or has_other_bounds(job, observed)
     if current is not None and not useless and not _is_lost(job, current, observed, status):
         return Step(status, (*old, *ensure_service(observed, status.coordinator_term)))
     if backoff_left(job, status, now) > 0:
@@ -68,7 +63,7 @@ def keep_store(
     ended = (DeletePod(current, "its attempt is over"),) if current is not None else ()
     term = observed.next_term(status.coordinator_term)
     is_counted = term == status.coordinator_term
-    loss = None if is_counted else _end_of_attempt(job, observed, status)
+    loss = None if is_counted else _end_of_attempt(job, observed, status, judged)
     ended_by = [loss, *_closed_by(loss, job, observed, status)] if loss else []
     begun = losses.account(_count_failure(observed, status, now), ended_by, term, now)
     create = CreateStore(term, nodes_to_avoid(status))
@@ -85,11 +80,14 @@ def _attempt_lost(loss: losses.Loss | None, term: int) -> tuple[Event, ...]:
     return (Event("Warning", "AttemptLost", loss.message, str(term)),)
 
 
-def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> losses.Loss | None:
+def _end_of_attempt(
+    job: Job, observed: Observed, status: TrainingJobStatus, judged: Judgement
+) -> losses.Loss | None:
     """The loss that begins the next attempt; None when the last one has not trained."""
     store = _own_store(observed, status)
-    if why := failure_after_the_end(job, observed):
-        loss = losses.Loss("application", f"some workers ended well, and one did not: {why}")
+    if judged.failure:
+        what = f"some workers ended well, and one did not: {judged.failure}"
+        loss = losses.Loss("application", what)
     elif store is not None and not store.alive:
         loss = losses.of_pod(store, observed)
         loss = loss if loss.cause == "preemption" else replace(loss, cause="infrastructure")
@@ -97,7 +95,7 @@ def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> 
         loss = losses.Loss(
             "resize", "torchrun was started with other bounds than spec.elasticPolicy has now"
         )
-    elif torchrun_end.is_closed(state_of(job, observed)):
+    elif judged.is_closed:
         loss = losses.Loss(
             "infrastructure",
             "torchrun has closed the rendezvous, since an agent failed: nobody can join any more",

@@ -45,7 +45,7 @@ def make_state(**fields: Any) -> AttemptState:
     ],
 )
 def test_an_attempt_ends_by_the_rule(state: AttemptState, outcome: str) -> None:
-    assert judge(state) == outcome
+    assert judge(state).outcome == outcome
 
 
 def test_a_long_message_keeps_its_first_line_and_its_ends() -> None:
