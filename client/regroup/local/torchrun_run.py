@@ -221,7 +221,7 @@ class TorchrunRun:
         """Keep one store. When it is gone, or the attempt cannot complete any more, begin the next
         attempt with another store.
         """
-        again = torchrun_end.judge(self._state()) == "again"
+        again = torchrun_end.judge(self._state()).outcome == "again"
         if self.store is not None and self.store.exit_code is None and not again:
             return
         if self.store is not None:
@@ -328,7 +328,7 @@ class TorchrunRun:
             text = f"workers failed {self._failures} times ({budget})"
             shown = torchrun_end.shorten(self._reason, _MESSAGE_LIMIT)
             return Outcome(result="failed", message=f"{shown}\n{text}".lstrip())
-        if torchrun_end.judge(self._state()) == "complete":
+        if torchrun_end.judge(self._state()).outcome == "complete":
             return Outcome(
                 result="completed", message=f"workers that ended well: {len(self._done)}"
             )

@@ -331,6 +331,8 @@ class TrainingJobStatus(StatusSection):
     """When the last of them was noticed."""
     image_error_time: Time | None = None
     """Since when a worker's image cannot be pulled."""
+    image_error_pod: ResourceName | None = None
+    """That worker's pod. Errors of others before and after it do not add to its own."""
     node_failures: Annotated[
         dict[ResourceName, NonNegativeInt], Field(max_length=NODES_REMEMBERED)
     ] = Field(default_factory=dict)

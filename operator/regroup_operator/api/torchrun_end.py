@@ -20,7 +20,12 @@ _HOPELESS = "another try would fail too"
 _CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it cannot start")
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
 """In the last message of an agent that will not start its ranks again."""
+_IN_VAIN = "a worker waits to train again with others that have ended well"
 _CLOSED = "RendezvousClosedError"
+_LOST_PEER = re.compile(
+    r"DistStoreError: wait timeout after \d+ms, keys: \S*torchelastic/(?:role_info|assigned_ranks)/"
+)
+"""Where agents have met, they exchange ranks through the store. These are torch's own keys."""
 _LEFT_OUT = "\n[...]\n"
 _LEAST_FOR_BOTH_ENDS = 100
 """Characters; less shows the end alone."""
@@ -42,23 +47,54 @@ class AttemptState:
     """The least number of workers that train."""
 
 
-def judge(attempt: AttemptState) -> AttemptOutcome:
+@dataclass(frozen=True)
+class Judgement:
     """Whether an attempt goes on, completes the job, or has to be followed by the next one."""
-    if attempt.waits_in_vain or is_closed(attempt):
-        return "again"
+
+    outcome: AttemptOutcome
+    failure: str = ""
+    """What failed after others had ended well; empty when that is not why the next one begins."""
+    is_closed: bool = False
+    """Whether it begins since torchrun has closed the rendezvous."""
+
+
+def judge(attempt: AttemptState) -> Judgement:
+    """What becomes of an attempt."""
+    if _is_closed(attempt):
+        return Judgement("again", is_closed=True)
+    failure = failed_rank(attempt)
+    if attempt.waits_in_vain:
+        return Judgement("again", failure or _IN_VAIN)
     if attempt.running or not attempt.well:
-        return "open"
-    if attempt.well < attempt.fewest or failed_rank(attempt):
-        return "again"
-    return "complete"
+        return Judgement("open")
+    if attempt.well < attempt.fewest or failure:
+        return Judgement("again", failure)
+    return Judgement("complete")
 
 
-def is_closed(attempt: AttemptState) -> bool:
+def _is_closed(attempt: AttemptState) -> bool:
     """Whether nobody can meet any more, although nobody has ended well. Stock torchrun closes the
     rendezvous when an agent fails, too: whoever takes its place is refused for ever.
     """
-    refused = any(_CLOSED in text for text in attempt.failures)
+    refused = any(map(was_refused, attempt.failures))
     return refused and not attempt.running and not attempt.well
+
+
+def was_refused(message: str) -> bool:
+    """Whether an agent with this last message came where torchrun had closed the rendezvous: that
+    is no failure of its own.
+    """
+    return _CLOSED in message and not _is_of_rank(message)
+
+
+def lost_peer(message: str) -> bool:
+    """Whether an agent with this last message failed since another one died while they met."""
+    return _LOST_PEER.search(message) is not None and not _is_of_rank(message)
+
+
+def _is_of_rank(message: str) -> bool:
+    """Whether an agent ended since its ranks failed, which may have written anything."""
+    return names_failed_rank(message) or gave_up(message)
 
 
 def failed_rank(attempt: AttemptState) -> str:

@@ -64,24 +64,24 @@ def find_end(job: Job, observed: Observed) -> JobOutcome | None:
     """How the attempt ended, when that ends the job: enough workers ended well, or the program
     failed too often.
     """
-    attempt, outcome = read_attempt(observed, job.status.coordinator_term), judge(job, observed)
+    attempt, judged = read_attempt(observed, job.status.coordinator_term), judge(job, observed)
     if (given_up := _gave_up(job, observed)) is not None:
         return given_up
-    if outcome == "again":
-        return _fails_too_often(job, observed)
-    if outcome == "open" or any(
+    if judged.outcome == "again":
+        return _fails_too_often(job, judged.failure)
+    if judged.outcome == "open" or any(
         observed.ended_within(pod, STORE_SECONDS) for pod in attempt.failed
     ):
         return None
     return JobOutcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
 
 
-def judge(job: Job, observed: Observed) -> torchrun_end.AttemptOutcome:
+def judge(job: Job, observed: Observed) -> torchrun_end.Judgement:
     """Whether the current attempt goes on, completes the job, or has to be followed by the next."""
-    return torchrun_end.judge(state_of(job, observed))
+    return torchrun_end.judge(_state_of(job, observed))
 
 
-def state_of(job: Job, observed: Observed) -> AttemptState:
+def _state_of(job: Job, observed: Observed) -> AttemptState:
     """What the pods show of the current attempt."""
     term = job.status.coordinator_term
     attempt = read_attempt(observed, term)
@@ -97,19 +97,8 @@ def state_of(job: Job, observed: Observed) -> AttemptState:
     )
 
 
-def failure_after_the_end(job: Job, observed: Observed) -> str:
-    """Why an attempt in which some workers ended well has to be followed by another: a rank failed.
-    Empty when that is not the reason.
-    """
-    state = state_of(job, observed)
-    if torchrun_end.judge(state) != "again" or torchrun_end.is_closed(state):
-        return ""
-    vain = "a worker waits to train again with others that have ended well"
-    return torchrun_end.failed_rank(state) or (vain if state.waits_in_vain else "")
-
-
-def _fails_too_often(job: Job, observed: Observed) -> JobOutcome | None:
-    limit, why = job.spec.restart_policy.max_restarts, failure_after_the_end(job, observed)
+def _fails_too_often(job: Job, why: str) -> JobOutcome | None:
+    limit = job.spec.restart_policy.max_restarts
     if not why or not 0 <= limit <= job.status.restarts.application:
         return None
     text = f"\n(spec.restartPolicy.maxRestarts={limit})"
@@ -136,7 +125,7 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     failed = attempt.failed
     # A worker that has yet to start may show that it is the matter of another one's node.
     is_judged = job.status.coordinator_term == 1 and not attempt.live
-    never_starts = torchrun_end.cannot_start(state_of(job, observed)) if is_judged else ""
+    never_starts = torchrun_end.cannot_start(_state_of(job, observed)) if is_judged else ""
     ends = (pod.exit_message for pod in failed)
     given_up = never_starts or next(filter(torchrun_end.gave_up, ends), "")
     if not given_up:
@@ -145,6 +134,6 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     limit = job.spec.restart_policy.max_restarts
     reason, sentence = torchrun_end.why_it_ended(pod.exit_message, limit)
     text = f"{sentence}: see the log of {pod.name}"
-    if why := torchrun_end.failed_rank(state_of(job, observed)):
+    if why := torchrun_end.failed_rank(_state_of(job, observed)):
         text = f"{torchrun_end.shorten(why, MESSAGE_LIMIT - len(text) - 1)}\n{text}"
     return JobOutcome(False, reason, text)

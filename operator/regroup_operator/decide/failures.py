@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from regroup_operator.api.torchrun_end import names_failed_rank
+from regroup_operator.api.torchrun_end import lost_peer, names_failed_rank, was_refused
 from regroup_operator.observe.observed import Pod
 from regroup_trainer.protocol.exit_codes import (
     HOPELESS_EXIT_CODES,
@@ -87,6 +87,15 @@ def _has_unknown_end(pod: Pod) -> bool:
     return unseen and _rank_failure(pod) is None and not names_failed_rank(pod.exit_message)
 
 
+def is_refused(pod: Pod) -> bool:
+    """Whether torchrun did not let this worker join: what closed the rendezvous counts instead."""
+    return pod.term >= 0 and was_refused(pod.exit_message)
+
+
+def _has_lost_peer(pod: Pod) -> bool:
+    return pod.term >= 0 and lost_peer(pod.exit_message)
+
+
 RULES = (
     Rule(
         "disruption", lambda pod: "DisruptionTarget" in pod.true_conditions, _IGNORE, "preemption"
@@ -116,6 +125,8 @@ RULES = (
     Rule(
         "lost a peer", lambda pod: pod.exit_code == PEER_LOST_EXIT_CODE, _IGNORE, "infrastructure"
     ),
+    Rule("torchrun lost a peer", _has_lost_peer, _IGNORE, "infrastructure"),
+    Rule("torchrun refused it", is_refused, _IGNORE, "infrastructure"),
     Rule("killed", lambda pod: pod.exit_code == KILLED, _IGNORE, "infrastructure"),
     Rule("container never ran", lambda pod: pod.exit_code is None, _IGNORE, "infrastructure", True),
     Rule("program failed", lambda _pod: True, "Restart", "application"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
@@ -115,30 +114,34 @@ def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> JobOutcom
     """
     if job.status.rendezvous_generation is not None:
         return None
-    reasons, since = failures.HOPELESS_IMAGE_REASONS, job.status.image_error_time
-    if since and (now - parse_time(since)).total_seconds() > IMAGE_PATIENCE_SECONDS:
-        reasons |= failures.IMAGE_REASONS
-    pod = _without_image(observed, reasons)
+    pods, since = _without_image(observed), job.status.image_error_time
+    is_over = since and (now - parse_time(since)).total_seconds() > IMAGE_PATIENCE_SECONDS
+    late = {job.status.image_error_pod} if is_over else set()
+    hopeless = failures.HOPELESS_IMAGE_REASONS
+    pod = next((p for p in pods if p.waiting_reason in hopeless or p.name in late), None)
     return JobOutcome(False, "ImageError", image_message(pod)) if pod else None
 
 
 def with_image_error(
     status: TrainingJobStatus, observed: Observed, now: datetime
 ) -> TrainingJobStatus:
-    """The status with the time of the first of the present errors. Pods that nothing could place
-    for long have not tried to pull yet.
+    """The status with a worker whose image cannot be pulled, and since when: one after the other,
+    each for a moment, is no image that nobody can have. Pods that nothing could place for long have
+    not tried to pull yet.
     """
-    pod = _without_image(observed, failures.IMAGE_REASONS)
-    since = (status.image_error_time or format_time(now)) if pod else None
-    return status.model_copy(update={"image_error_time": since})
+    names = [pod.name for pod in _without_image(observed)]
+    if status.image_error_time and status.image_error_pod in names:
+        return status
+    since, name = (format_time(now), names[0]) if names else (None, None)
+    return status.model_copy(update={"image_error_time": since, "image_error_pod": name})
 
 
-def _without_image(observed: Observed, reasons: Set[str]) -> Pod | None:
-    """A worker without the image of its main container. Another one's is named and waited for: a
-    sidecar keeps nobody from training, and the agent's is for an administrator to mend.
+def _without_image(observed: Observed) -> list[Pod]:
+    """The workers without the image of their main container. Another one's is named and waited for:
+    a sidecar keeps nobody from training, and the agent's is for an administrator to mend.
     """
     pods = (pod for pod in observed.workers if pod.alive and not pod.waiting_container)
-    return next((pod for pod in pods if pod.waiting_reason in reasons), None)
+    return [pod for pod in pods if pod.waiting_reason in failures.IMAGE_REASONS]
 
 
 def end(job: AnyJob, outcome: JobOutcome) -> DraftPlan:

@@ -127,7 +127,7 @@ def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
     leader = launcher.retain_leader(rest, losses.status)
     actions = (*losses.actions, *leader, *report_lost(observed))
     return DraftPlan(
-        losses.status,
+        with_image_error(losses.status, observed, now),
         send_token(observed, actions, now) if launcher.has_coordinator else actions,
         losses.events,
         PlanContext(job.problem),

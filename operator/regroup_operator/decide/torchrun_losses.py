@@ -11,7 +11,7 @@ from datetime import datetime
 
 from regroup_operator.api.status import RecoveryStatus, Restarts, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
-from regroup_operator.decide.failures import classify, describe
+from regroup_operator.decide.failures import classify, describe, is_refused
 from regroup_operator.decide.job_account import storable
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
 from regroup_operator.observe.observed import Job, Observed, Pod
@@ -28,11 +28,13 @@ class Loss:
     pod: str = ""
     node: str = ""
     exit_code: int | None = None
+    is_counted: bool = True
+    """Whether it is one more, and not what follows from losses that are counted already."""
 
 
 def of_workers(job: Job, observed: Observed, status: TrainingJobStatus) -> list[Loss]:
     """Losses of workers that ran when the status was written and no longer run, in an attempt that
-    has trained.
+    has trained. Workers that torchrun refused are none.
 
     The comparison is with the former status. The next one shows that they ended, so that each is
     counted once.
@@ -50,8 +52,9 @@ def of_workers(job: Job, observed: Observed, status: TrainingJobStatus) -> list[
     ended = [
         pods[worker.pod] for worker in ran if worker.pod in pods and not pods[worker.pod].alive
     ]
+    fresh = (pod for pod in ended if pod.uid not in job.status.handled_pods)
     return [
-        *(of_pod(pod, observed) for pod in ended if pod.uid not in job.status.handled_pods),
+        *(of_pod(pod, observed) for pod in fresh if not is_refused(pod)),
         *(
             Loss("infrastructure", _gone(worker.pod, worker.node), worker.pod, worker.node)
             for worker in gone
@@ -89,7 +92,7 @@ def account(
     if not losses:
         return status
     counts = status.restarts.model_dump()
-    for loss in losses:
+    for loss in (loss for loss in losses if loss.is_counted):
         counts[loss.cause] = storable(counts[loss.cause] + 1)
     first = losses[0]
     recovery = RecoveryStatus(

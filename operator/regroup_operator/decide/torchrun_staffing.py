@@ -6,18 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from regroup_operator.api import torchrun_end
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.torchrun_end import Judgement
 from regroup_operator.decide import torchrun_losses as losses
-from regroup_operator.decide.attempt import (
-    failure_after_the_end,
-    has_other_bounds,
-    judge,
-    read_attempt,
-    state_of,
-)
-from regroup_operator.decide.failures import classify
+from regroup_operator.decide.attempt import has_other_bounds, judge, read_attempt
+from regroup_operator.decide.failures import classify, is_refused
 from regroup_operator.decide.losses import avoids_in_vain
 from regroup_operator.decide.plan import (
     Action,
@@ -60,7 +54,8 @@ def keep_store(
     if blocker is not None:
         return Step(status, old)
     current = read_attempt(observed, status.coordinator_term).store
-    useless = judge(job, observed) == "again" or has_other_bounds(job, observed)
+    judged = judge(job, observed)
+    useless = judged.outcome == "again" or has_other_bounds(job, observed)
     if current is not None and not useless and not _is_lost(job, current, observed, status):
         return Step(status, (*old, *ensure_service(observed, status.coordinator_term)))
     if backoff_left(job, status, now) > 0:
@@ -68,8 +63,9 @@ def keep_store(
     ended = (DeletePod(current, "its attempt is over"),) if current is not None else ()
     term = observed.next_term(status.coordinator_term)
     is_counted = term == status.coordinator_term
-    loss = None if is_counted else _end_of_attempt(job, observed, status)
-    begun = losses.account(_count_failure(observed, status, now), [loss] if loss else [], term, now)
+    loss = None if is_counted else _end_of_attempt(job, observed, status, judged)
+    ended_by = [loss, *_closed_by(loss, job, observed, status)] if loss else []
+    begun = losses.account(_count_failure(observed, status, now), ended_by, term, now)
     create = CreateStore(term, nodes_to_avoid(status))
     return Step(
         begun.model_copy(update={"coordinator_term": term}),
@@ -84,11 +80,14 @@ def _attempt_lost(loss: losses.Loss | None, term: int) -> tuple[Event, ...]:
     return (Event("Warning", "AttemptLost", loss.message, str(term)),)
 
 
-def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> losses.Loss | None:
+def _end_of_attempt(
+    job: Job, observed: Observed, status: TrainingJobStatus, judged: Judgement
+) -> losses.Loss | None:
     """The loss that begins the next attempt; None when the last one has not trained."""
     store = _own_store(observed, status)
-    if why := failure_after_the_end(job, observed):
-        loss = losses.Loss("application", f"some workers ended well, and one did not: {why}")
+    if judged.failure:
+        what = f"some workers ended well, and one did not: {judged.failure}"
+        loss = losses.Loss("application", what)
     elif store is not None and not store.alive:
         loss = losses.of_pod(store, observed)
         loss = loss if loss.cause == "preemption" else replace(loss, cause="infrastructure")
@@ -96,16 +95,24 @@ def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> 
         loss = losses.Loss(
             "resize", "torchrun was started with other bounds than spec.elasticPolicy has now"
         )
-    elif torchrun_end.is_closed(state_of(job, observed)):
+    elif judged.is_closed:
         loss = losses.Loss(
             "infrastructure",
             "torchrun has closed the rendezvous, since an agent failed: nobody can join any more",
+            is_counted=False,
         )
     else:
         loss = losses.Loss(
             "infrastructure", "the attempt has lost its store, or too many of its workers"
         )
     return loss if status.rendezvous_generation is not None else None
+
+
+def _closed_by(
+    loss: losses.Loss, job: Job, observed: Observed, status: TrainingJobStatus
+) -> list[losses.Loss]:
+    """What closed the rendezvous in this very round; what did so before is counted already."""
+    return [] if loss.is_counted else losses.of_workers(job, observed, status)
 
 
 def _count_failure(
@@ -138,8 +145,8 @@ def _is_lost(job: Job, pod: Pod, observed: Observed, status: TrainingJobStatus) 
 def keep_agents(
     job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
 ) -> Step:
-    """Keep one live worker of this attempt per index, until the first one ends well: nobody can
-    join after that.
+    """Keep one live worker of this attempt per index, until the first one ends well, or is refused:
+    nobody can join after that.
     """
     attempt = read_attempt(observed, status.coordinator_term)
     live = [pod for pod in observed.workers if pod.alive]
@@ -157,7 +164,8 @@ def keep_agents(
     status = losses.account(status, lost, status.coordinator_term, now)
     missing = sorted(set(range(job.spec.replicas)) - {pod.index for pod in attempt.live})
     meets = observed.service is not None and observed.service.term == status.coordinator_term
-    ready = meets and attempt.store is not None and attempt.store.phase == "Running"
+    is_open = not any(map(is_refused, attempt.failed))
+    ready = meets and is_open and attempt.store is not None and attempt.store.phase == "Running"
     if blocker is not None or not ready or backoff_left(job, status, now) > 0:
         return Step(status, extra)
     return hire(status, missing, extra)

@@ -11,7 +11,9 @@ from regroup_operator.api.torchrun_end import (
     cannot_start,
     gave_up,
     judge,
+    lost_peer,
     shorten,
+    was_refused,
     why_it_ended,
 )
 
@@ -43,7 +45,7 @@ def make_state(**fields: Any) -> AttemptState:
     ],
 )
 def test_an_attempt_ends_by_the_rule(state: AttemptState, outcome: str) -> None:
-    assert judge(state) == outcome
+    assert judge(state).outcome == outcome
 
 
 def test_a_long_message_keeps_its_first_line_and_its_ends() -> None:
@@ -75,3 +77,14 @@ def test_a_program_cannot_start_where_every_worker_has_shown_that() -> None:
     assert cannot_start(make_state(well=0, failures=(message, "rank 0 was ended by SIGTERM"))) == ""
     quoted = "rank 1 failed with exit code 1:\nValueError: rank 1 failed; it cannot start"
     assert cannot_start(make_state(well=0, failures=(quoted,))) == ""
+
+
+def test_what_an_agent_met_is_told_from_what_its_ranks_wrote() -> None:
+    closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+    waited = "DistStoreError: wait timeout after 60000ms, keys: /x.1/torchelastic/role_info/0"
+    assert was_refused(closed)
+    assert lost_peer(f"Traceback ...\ntorch.distributed.{waited}")
+    assert not lost_peer("DistStoreError: wait timeout after 60000ms, keys: /mine")
+    for of_rank in ("rank 1 failed with exit code 1:\n", "ChildFailedError:\n"):
+        assert not was_refused(of_rank + closed)
+        assert not lost_peer(of_rank + waited)

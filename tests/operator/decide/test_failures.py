@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,16 @@ def make_pod(exit_code: int | None = 1, **fields: object) -> Pod:
     return Pod("gpt-w0-1", "uid", "worker", 0, -1, "Failed", **fields)  # type: ignore[arg-type]
 
 
+def of_torchrun(message: str) -> Pod:
+    """A worker of the first attempt, whose agent wrote this last."""
+    return replace(make_pod(1, exit_message=message), term=1)
+
+
+REFUSED = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+LOST_PEER = (
+    "torch.distributed.DistStoreError: wait timeout after 60000ms, keys: "
+    "/torch.rendezvous.gpt-1.1/torchelastic/assigned_ranks/1"
+)
 FAILED = RankExit(
     generation=GenerationNumber(1, 13),
     rank=1,
@@ -76,6 +87,11 @@ JSON_PROGRESS = '{"time": "2026-01-01T10:00:00.123+00:00", "level": "INFO", "mes
         (make_pod(127, exit_reason="Error"), "not executable", "FailJob"),
         (make_pod(128, exit_reason="Error"), "program failed", "Restart"),
         (make_pod(75), "lost a peer", "RestartIgnoreBudget"),
+        (of_torchrun(REFUSED), "torchrun refused it", "RestartIgnoreBudget"),
+        (of_torchrun(LOST_PEER), "torchrun lost a peer", "RestartIgnoreBudget"),
+        (of_torchrun(f"rank 1 failed with exit code 1:\n{REFUSED}"), "program failed", "Restart"),
+        (of_torchrun("DistStoreError: wait timeout after 1ms"), "program failed", "Restart"),
+        (make_pod(1, exit_message=REFUSED), "program failed", "Restart"),
         (make_pod(None), "container never ran", "RestartIgnoreBudget"),
         (
             make_pod(2, true_conditions=frozenset({"DisruptionTarget"})),

@@ -907,6 +907,43 @@ def test_the_first_error_of_a_registry_after_a_long_wait_for_a_node_fails_no_job
     assert has_failed()
 
 
+def test_workers_whose_pulls_fail_one_after_the_other_for_a_moment_fail_no_job() -> None:
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    names = [pod.name for pod in simulation.workers()]
+
+    def let_wait(waiting: list[str], seconds: float) -> None:
+        for name in names:
+            reason = "ErrImagePull" if name in waiting else ""
+            simulation.pods[name] = replace(simulation.pods[name], waiting_reason=reason)
+        simulation.round()
+        simulation.tick(seconds)
+
+    let_wait(names[:1], 40)
+    let_wait(names[:2], 5)
+    let_wait(names[1:2], 40)
+    let_wait(names[2:], 40)
+    simulation.round()
+    assert not simulation.status.holds("Failed"), "each was mended within a minute"
+    simulation.tick(61)
+    simulation.round()
+    assert simulation.status.holds("Failed")
+
+
+def test_an_image_that_was_pulled_while_the_spec_was_invalid_is_not_held_against_the_job() -> None:
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    pod = simulation.workers()[0]
+    simulation.pods[pod.name] = replace(pod, waiting_reason="ErrImagePull")
+    simulation.round()
+    assert simulation.status.image_error_pod == pod.name
+    simulation.pods[pod.name] = pod
+    what = plan(make_invalid_job(simulation.job()), simulation.observed(), simulation.now)
+    assert (what.status.image_error_time, what.status.image_error_pod) == (None, None)
+
+
 def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation) -> None:
     job.fail(job.workers()[0], exit_code=143)
     job.round()

@@ -111,3 +111,86 @@ def test_an_operator_that_dies_after_writing_counts_a_loss_once(job: Simulation,
         job.status.restart_count,
         len(job.status.recoveries),
     ) == (1, 1, 1)
+
+
+REFUSED = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+WAITED_IN_VAIN = (
+    "torch.distributed.DistStoreError: wait timeout after 60000ms, keys: "
+    "/torch.rendezvous.gpt-1.1/torchelastic/role_info/0, "
+    "/torch.rendezvous.gpt-1.1/torchelastic/role_info/1"
+)
+
+
+def lose_peer_while_meeting(job: Simulation) -> None:
+    """A rank was killed, which torchrun mends itself, and while its agent meets the others again,
+    the pod of one of them is gone. Its replacement waits until the agent fails.
+    """
+    del job.pods["gpt-w1-1"]
+    job.run_rounds(30)
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-2"]
+    job.fail(job.workers()[0], exit_code=1, exit_message=WAITED_IN_VAIN)
+
+
+@pytest.fixture
+def pair() -> Simulation:
+    """A job whose two workers run."""
+    bounds = {"minReplicas": 2, "maxReplicas": 2}
+    simulation = Simulation(spec=make_torchrun_spec(replicas=2, elasticPolicy=bounds))
+    simulation.run_rounds(4)
+    return simulation
+
+
+def refuse_all(job: Simulation) -> None:
+    """What runs wants to join, and is refused."""
+    for worker in job.workers():
+        if worker.phase == "Running":
+            job.fail(worker, exit_code=1, exit_message=REFUSED)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_workers_that_are_refused_are_not_the_programs_failures(
+    pair: Simulation, rounds: int
+) -> None:
+    lose_peer_while_meeting(pair)
+    pair.run_rounds(rounds)  # the kubelets of two nodes report independently
+    for _ in range(5):
+        refuse_all(pair)
+        pair.round()
+        if pair.status.coordinator_term == 2:
+            break
+        pair.run_pods()
+        pair.tick(2)
+    pair.run_rounds(4)
+    assert (pair.status.phase, pair.status.coordinator_term) == ("Running", 2)
+    restarts = pair.status.restarts
+    assert (restarts.application, restarts.infrastructure) == (0, 2), "the pod and the agent"
+    assert pair.status.pod_failures == 0
+    assert "has closed the rendezvous" in pair.status.recoveries[-1].message
+
+
+def test_nobody_is_sent_where_one_was_refused(job: Simulation) -> None:
+    first, second, _ = job.workers()
+    job.fail(first, exit_code=1, exit_message=REFUSED)
+    job.run_rounds(3)
+    job.fail(second, exit_code=1, exit_message=REFUSED)
+    job.run_rounds(3)
+    assert names_of(job) == ["gpt-w2-1"], "it may end well"
+    assert job.status.coordinator_term == 1
+    refuse_all(job)
+    job.run_rounds(4)
+    assert (job.status.coordinator_term, len(job.workers())) == (2, 3)
+    assert job.status.restarts.application == 0
+
+
+def test_an_agent_whose_program_failed_and_closed_the_rendezvous_counts_once(
+    job: Simulation,
+) -> None:
+    first, *_ = job.workers()
+    job.fail(first, exit_code=1, exit_message="ModuleNotFoundError: no")
+    refuse_all(job)
+    job.run_rounds(8)
+    job.tick(60)  # the back-off
+    job.run_rounds(5)
+    restarts = job.status.restarts
+    assert (job.status.phase, job.status.coordinator_term) == ("Running", 2)
+    assert (restarts.application, restarts.infrastructure) == (1, 0)
