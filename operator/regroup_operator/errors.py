@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Self
 
 
 class OperatorError(Exception):
@@ -48,6 +49,34 @@ class ConflictError(ClusterError):
 
 class UnreadableError(ClusterError):
     """The API server's answer is too large, or is not what it should be."""
+
+
+_STANDS_STILL = "nothing is made or deleted for this job meanwhile, and pods that run go on"
+
+
+class UnreadableObjectError(UnreadableError):
+    """An object that may be one of a job's cannot be read: what the job has is not known."""
+
+    @classmethod
+    def pod(cls, path: str, name: str) -> Self:
+        """A pod with the job's label."""
+        text = (
+            f"cannot read pod {name}, which has the label of this job: it is too large, or is not "
+            f"what a pod should be; {_STANDS_STILL} (delete that pod, or remove the label "
+            "regroup.dev/job from it)"
+        )
+        return cls("GET", path, 0, text)
+
+    @classmethod
+    def named(cls, kind: str, name: str, why: str) -> Self:
+        """An object with the name of one that the job needs; `why` it cannot be read."""
+        keeps_data = kind == "PersistentVolumeClaim"
+        advice = "do not delete it: the checkpoints would go" if keeps_data else "or delete it"
+        text = (
+            f"cannot read {kind} {name}, which this job needs: {why}; {_STANDS_STILL} (remove "
+            f"large annotations from it; {advice})"
+        )
+        return cls("GET", name, 0, text)
 
 
 class ObjectConflictError(OperatorError):

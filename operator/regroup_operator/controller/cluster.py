@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
 from regroup_operator.errors import (
-    ClusterError,
     ConflictError,
     NotFoundError,
     ObjectConflictError,
+    UnreadableObjectError,
 )
 from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, Login
 from regroup_operator.informer.collection import Collection, pages
@@ -124,8 +124,8 @@ class Cluster:
         self, namespace: str, selector: str, read: Callable[[Object], T]
     ) -> tuple[list[T], str]:
         """All pods that a label selector matches, as `read` has them, and the version of the list.
-        Pods may have a megabyte each: one page of them is held at a time. A pod that cannot be read
-        is an error: it would be taken for missing.
+        Pods may have a megabyte each: one page of them is held at a time. Raises
+        UnreadableObjectError for a pod that cannot be read: it would be taken for missing.
         """
         folder = _core(namespace, "pods")
         found: list[T] = []
@@ -133,7 +133,7 @@ class Cluster:
         async for page in pages(Collection(self.connection, folder, selector=selector)):
             if page.unreadable or page.is_partial:
                 name = page.unreadable or page.objects[0]["metadata"]["name"]
-                raise ClusterError("GET", folder, 0, f"cannot read pod {name}")
+                raise UnreadableObjectError.pod(folder, name)
             found += map(read, page.objects)
             version = page.version
         return found, version

@@ -1,5 +1,5 @@
-"""What a job's status and an event say after a round that ended in an unexpected error, or whose
-status was refused. Pure.
+"""What a job's status and an event say after a round that ended without a plan: in an unexpected
+error, at an object that cannot be read, or since the status was refused. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from typing import Any
 
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event
-from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
+from regroup_operator.errors import (
+    ClusterError,
+    ConflictError,
+    NotFoundError,
+    UnreadableObjectError,
+)
+from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import shorten
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -35,8 +41,21 @@ def describe(error: Exception) -> str:
     )[:MESSAGE_LIMIT]
 
 
-def status_with_error(raw: Any, generation: int, message: str, now: datetime) -> dict[str, Any]:
-    """The stored status with `Ready=False, reason=InternalError`; all else stays as it is stored.
+def unread(error: UnreadableObjectError) -> Waiting:
+    """What a job waits for while an object that may be one of its own cannot be read."""
+    return Waiting.of(WaitingReason.ObjectConflict, error.message[:MESSAGE_LIMIT])
+
+
+def event_of_unread(waiting: Waiting, generation: int) -> Event:
+    """Once for each sentence and each spec."""
+    key = f"{generation}-{waiting.message}"
+    return Event("Warning", waiting.reason, waiting.message, key)
+
+
+def status_with_error(
+    raw: Any, generation: int, message: str, now: datetime, reason: str = REASON
+) -> dict[str, Any]:
+    """The stored status with `Ready=False` for this reason; all else stays as it is stored.
 
     It is not read: what cannot be read may be the reason.
     """
@@ -48,7 +67,7 @@ def status_with_error(raw: Any, generation: int, message: str, now: datetime) ->
     ready = {
         "type": "Ready",
         "status": "False",
-        "reason": REASON,
+        "reason": reason,
         "message": message,
         "lastTransitionTime": since or format_time(now),
         "observedGeneration": generation,

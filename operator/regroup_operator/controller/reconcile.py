@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT
 from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
-from regroup_operator.controller.cluster import Cluster, foreign
+from regroup_operator.controller.cluster import Cluster, foreign, pods_path
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor, beside_each_other, in_batches
 from regroup_operator.controller.followed_coordinator import Target
@@ -30,7 +30,9 @@ from regroup_operator.controller.internal_error import (
     describe,
     event_of,
     event_of_refusal,
+    event_of_unread,
     status_with_error,
+    unread,
 )
 from regroup_operator.controller.job_events import (
     EventWriter,
@@ -43,6 +45,7 @@ from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.refusals import LEADERS, Kind, Refusals, made_nothing, stopped_by
 from regroup_operator.decide.job_projection import THROTTLED, differs
+from regroup_operator.decide.outcome import written_outcome
 from regroup_operator.decide.plan import Action, Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import waits_for_volumes
@@ -52,6 +55,7 @@ from regroup_operator.errors import (
     CoordinatorError,
     OperatorError,
     UnreadableError,
+    UnreadableObjectError,
 )
 from regroup_operator.informer.first_sight import FirstSight
 from regroup_operator.informer.job_pods import own_pods
@@ -167,6 +171,9 @@ class Reconciler:
             return None
         try:
             return await self._round(key, document)
+        except UnreadableObjectError as error:
+            await self._stand_still(document, self._read(key, document), error)
+            return STEADY_SECONDS
         except OperatorError:
             raise
         except Exception as error:
@@ -230,6 +237,23 @@ class Reconciler:
         log.error("%s/%s: skipped: %s", *key, error)
         event = Event("Warning", "Unreadable", _UNREADABLE.format(error.message), "unreadable")
         await self._events.emit(key, "", event)
+
+    async def _stand_still(
+        self, document: Object, job: AnyJob, error: UnreadableObjectError
+    ) -> None:
+        """Name an object that cannot be read, and do nothing else for the job: what it has is not
+        known. A job that has ended keeps its end.
+        """
+        log.warning("%s/%s: %s", *job.key, error)
+        if job.deleting:
+            return
+        waiting, raw = unread(error), document.get("status")
+        if written_outcome(job.status) is None:
+            status = status_with_error(raw, job.generation, waiting.message, _now(), waiting.reason)
+            if status != raw:
+                await self._write_over(document, job, status)
+            self._series.observe(job, job.status, waiting)
+        await self._events.emit(job.key, job.uid, event_of_unread(waiting, job.generation))
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -361,7 +385,7 @@ class Reconciler:
         listed, version = await self._cluster.pods(job.namespace, label, self._memory.pods.read)
         for seen in listed:
             if seen.value is None:
-                raise ClusterError("GET", "pods", 0, f"cannot read pod {seen.key[1]}")
+                raise UnreadableObjectError.pod(pods_path(job.namespace), seen.key[1])
         self._memory.pods.note_list(job.key, listed, version)
         self._doubtful.discard(job.key)
         return own_pods(job, [seen.value for seen in listed])
@@ -385,11 +409,15 @@ class Reconciler:
         It may be somebody else's.
         """
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
+        service, budget = names.service(job.name, role), names.disruption_budget(job.name)
+        policy, claim = names.network_policy(job.name), claim_name(job)
         return await asyncio.gather(
-            self._memory.services.get((job.namespace, names.service(job.name, role))),
-            self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
-            self._network_policy(job),
-            self._claim(job, recent=recent),
+            _reading("Service", service, self._memory.services.get((job.namespace, service))),
+            _reading(
+                "PodDisruptionBudget", budget, self._memory.budgets.get((job.namespace, budget))
+            ),
+            _reading("NetworkPolicy", policy, self._network_policy(job)),
+            _reading("PersistentVolumeClaim", claim or "", self._claim(job, recent=recent)),
         )
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
@@ -572,6 +600,14 @@ class Reconciler:
             emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
         if all(emitted):
             self._up_to_date.add(job.key)
+
+
+async def _reading(kind: str, name: str, request: Awaitable[Object | None]) -> Object | None:
+    """What is read of an object. Raises UnreadableObjectError, which names it."""
+    try:
+        return await request
+    except UnreadableError as error:
+        raise UnreadableObjectError.named(kind, name, error.message) from error
 
 
 def _trains(job: AnyJob) -> bool:

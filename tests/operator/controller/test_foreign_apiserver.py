@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
@@ -160,6 +161,24 @@ def test_a_service_that_takes_the_name_of_a_running_jobs_is_left_alone(
     wait_until("the conflict", lambda: condition(namespace, "Ready")["reason"] == "ObjectConflict")
     assert namespace.api.request("GET", path).body["spec"] == made.body["spec"]
     assert len(kubelets.pods()) == 4
+
+
+def test_a_pod_that_is_too_large_to_read_holds_the_job_with_its_label_until_it_is_gone(
+    operator: OperatorProcess, namespace: Namespace, tenant: str
+) -> None:
+    container = {"name": "a", "image": "a", "args": ["<" * 1_000_000]}  # six bytes each in JSON
+    pod: Json = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]}}
+    pod["metadata"] = {"name": "big", "labels": {names.JOB: "bank"}}
+    made = namespace.api.request("POST", namespace.core("pods"), pod)
+    assert made.status == 201, made.message
+    make_claim(namespace)
+    submit(namespace, tenant, SMALLEST)
+    wait_until("the conflict", lambda: ready(namespace).get("reason") == "ObjectConflict")
+    assert "cannot read pod big" in ready(namespace)["message"]
+    wait_until("a warning", lambda: "ObjectConflict" in event_reasons(namespace))
+    assert Kubelets(namespace).pods().keys() == {"big"}
+    namespace.api.request("DELETE", namespace.core("pods/big"), {"gracePeriodSeconds": 0})
+    wait_until("four pods", lambda: len(Kubelets(namespace).pods().keys() - {"big"}) == 4)
 
 
 HOSTILE_NAMES = (

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.controller.internal_error import describe, event_of, status_with_error
+from regroup_operator.controller.internal_error import (
+    describe,
+    event_of,
+    event_of_unread,
+    status_with_error,
+    unread,
+)
 from regroup_operator.decide.plan import MESSAGE_LIMIT
+from regroup_operator.errors import UnreadableObjectError
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -48,3 +55,15 @@ def test_one_event_for_each_kind_of_error_and_spec() -> None:
     assert one.key == other.key
     assert event_of(KeyError("a"), "m", 4).key != one.key
     assert event_of(TypeError("a"), "m", 3).key != one.key
+
+
+def test_an_object_that_cannot_be_read_has_a_reason_and_an_event_for_each_sentence() -> None:
+    waiting = unread(UnreadableObjectError.pod("/pods", "x" * MESSAGE_LIMIT))
+    status = status_with_error({}, 3, waiting.message, NOW, waiting.reason)
+    TrainingJobStatus.model_validate(status)
+    (ready,) = status["conditions"]
+    assert (ready["reason"], ready["message"]) == ("ObjectConflict", waiting.message)
+    other = unread(UnreadableObjectError.pod("/pods", "y"))
+    assert event_of_unread(waiting, 3) == event_of_unread(waiting, 3)
+    assert event_of_unread(waiting, 3).key != event_of_unread(other, 3).key
+    assert event_of_unread(waiting, 3).key != event_of_unread(waiting, 4).key

@@ -28,7 +28,13 @@ from regroup_operator.controller.operator_traces import OperatorTraces, Round
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, MOST_WRITES
 from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS
 from regroup_operator.decide.plan import CreateWorker, Plan
-from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, UnreadableError
+from regroup_operator.errors import (
+    ClusterError,
+    ConflictError,
+    CoordinatorError,
+    UnreadableError,
+    UnreadableObjectError,
+)
 from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
@@ -690,6 +696,139 @@ async def test_a_quota_of_events_stops_nothing_else_and_is_not_asked_over_and_ov
     assert server.stored["status"]["replicas"] == 3
     assert server.asked == 1
     assert all(pause is not None and pause <= FIRST_PAUSE_SECONDS for pause in pauses)
+
+
+class UnreadablePod(PodServer):
+    """Somebody may have made a pod `big` with the job's label, which the decoder does not take."""
+
+    is_there = False
+
+    async def pods(self, *given: Any) -> tuple[list[Any], str]:
+        if self.is_there:
+            raise UnreadableObjectError.pod("/api/v1/namespaces/a/pods", "big")
+        return await super().pods(*given)
+
+    async def delete_pod(self, *_: Any, **__: Any) -> Json:
+        raise AssertionError("no pod is to be deleted")
+
+    def ready(self) -> Json:
+        conditions: list[Json] = self.stored["status"]["conditions"]
+        return next(each for each in conditions if each["type"] == "Ready")
+
+    def is_named(self) -> bool:
+        """Whether condition and message name the pod, and say what to do."""
+        ready, message = self.ready(), self.stored["status"]["message"]
+        said = ready["message"] == message and "pod big" in message
+        return said and "delete that pod, or remove the label regroup.dev/job" in message
+
+
+async def test_a_pod_that_cannot_be_read_holds_its_job_and_is_named_until_it_is_gone() -> None:
+    server = UnreadablePod()
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        made, before = list(server.made), server.stored["status"]
+        del server.exists[1:]  # a worker is lost
+        server.is_there = True
+        for _ in range(3):
+            assert await reconciler.reconcile(("a", "gpt")) == reconcile.STEADY_SECONDS
+        ready = server.ready()
+        assert (ready["status"], ready["reason"]) == ("False", "ObjectConflict")
+        assert server.is_named()
+        for field in ("phase", "replicas", "workers", "coordinatorTerm"):
+            assert server.stored["status"].get(field) == before.get(field)
+        assert server.made == made
+        conflicts = [each for each in server.events if each["reason"] == "ObjectConflict"]
+        assert [each["message"] for each in conflicts] == [ready["message"]]
+        assert waiting_reasons(reconciler) == ["ObjectConflict"]
+        written = len(server.statuses)
+        await reconciler.reconcile(("a", "gpt"))
+        assert len(server.statuses) == written, "what stands there is not written again"
+        server.is_there = False
+        await reconciler.reconcile(("a", "gpt"))
+        assert server.ready()["reason"] != "ObjectConflict"
+        assert len(server.made) > len(made), "the lost worker is replaced"
+
+
+async def test_a_new_job_with_an_unreadable_pod_makes_nothing_before_it_is_gone() -> None:
+    server = UnreadablePod()
+    server.is_there = True
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        assert server.is_named()
+        assert server.made == []
+        server.is_there = False
+        await reconciler.reconcile(("a", "gpt"))
+    assert len(server.made) == 4
+
+
+async def test_a_job_that_has_ended_keeps_its_end_beside_an_unreadable_pod() -> None:
+    server = UnreadablePod()
+    ended = {"type": "Complete", "status": "True", "reason": "Done", "message": "all steps"}
+    ended |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    server.stored["status"] = {"phase": "Succeeded", "conditions": [ended]}
+    server.is_there = True
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    assert server.statuses == []
+    assert [each["reason"] for each in server.events] == ["ObjectConflict"]
+
+
+async def test_a_job_that_is_being_deleted_says_nothing_of_an_unreadable_pod() -> None:
+    server = UnreadablePod()
+    server.stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    server.is_there = True
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    assert (server.statuses, server.events) == ([], [])
+
+
+async def test_a_pod_that_memory_fails_to_keep_is_named_too() -> None:
+    server = UnreadablePod()
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        made = list(server.made)
+        server.exists[0]["metadata"]["name"] = "big"
+        server.exists[0]["spec"] = 7
+        assert await reconciler.reconcile(("a", "gpt")) == reconcile.STEADY_SECONDS
+    assert server.is_named()
+    assert server.made == made
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "advice"),
+    [
+        ("service", "Service gpt-coordinator", "or delete it"),
+        ("disruption_budget", "PodDisruptionBudget gpt-workers", "or delete it"),
+        ("network_policy", "NetworkPolicy gpt-isolated", "or delete it"),
+        ("claim", "PersistentVolumeClaim shared", "do not delete it"),
+    ],
+)
+async def test_an_object_of_the_jobs_names_that_cannot_be_read_holds_the_job_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, method: str, what: str, advice: str
+) -> None:
+    server = UnreadablePod()
+    claim = {"persistentVolumeClaim": {"claimName": "shared"}}
+    server.stored["spec"] = make_spec(checkpoint={"storage": claim})
+    is_large, read = [True], getattr(server, method)
+
+    async def answer(*given: Any) -> Any:
+        if is_large:
+            raise UnreadableError("GET", "/there", 0, "cannot read the answer: it has more bytes")
+        return await read(*given)
+
+    monkeypatch.setattr(server, method, answer)
+    async with reconciler_of(server) as reconciler:
+        assert await reconciler.reconcile(("a", "gpt")) == reconcile.STEADY_SECONDS
+        assert server.ready()["reason"] == "ObjectConflict"
+        message = server.ready()["message"]
+        assert f"cannot read {what}" in message
+        assert "it has more bytes" in message
+        assert advice in message
+        assert server.made == []
+        is_large.clear()
+        await reconciler.reconcile(("a", "gpt"))
+    assert server.ready()["reason"] != "ObjectConflict"
+    assert server.made
 
 
 class FullQuota(PodServer):

@@ -21,7 +21,10 @@ class WaitingReason(Enum):
     NotSupported = "the spec uses a field that is documented but not built yet"
     ClaimMissing = "the claim for the checkpoints does not exist, or is being deleted"
     ClaimNotShared = "several workers need the claim, and it is not ReadWriteMany"
-    ObjectConflict = "an object that is not the job's has the name of one of the job's own"
+    ObjectConflict = (
+        "an object that is not the job's has the name of one of the job's own, or one that may be "
+        "the job's cannot be read"
+    )
     KeyMissing = "the operator no longer has the key with which the job was started"
     ApiError = "the API server refused a request of the operator"
     QuotaExceeded = "a quota of the namespace refuses an object of the job"
