@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,6 +76,8 @@ class State:
     """A request for a restart, and whether the volume has its checkpoint; None: not known yet."""
     started = False
     """Whether the state of any generation has ever been in place."""
+    reported_until = -math.inf
+    """What ranks had reported by then is known; a later report may have arrived unread."""
     agents_give_names = True
     """Whether all agents that import torch give their names; those of release 0.1 do not."""
 
