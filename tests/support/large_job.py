@@ -87,7 +87,10 @@ class LargeJob:
         yield "progress again", self.progress()
         record = self.record
         self.start_coordinator(2)
-        yield "hello to a successor", [partial(self.hello, n, record) for n in range(self.workers)]
+        most = range(self.workers - 1)
+        yield "hello to a successor", [partial(self.hello, n, record) for n in most]
+        yield "hello to it again", [partial(self.hello, n, record) for n in most]
+        self.hello(self.workers - 1, record)
         yield "progress after it", self.progress()
         self.grow()
         yield "joining", [partial(self.hello, self.workers + n) for n in range(self.workers)]
