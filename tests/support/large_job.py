@@ -87,7 +87,11 @@ class LargeJob:
         yield "progress again", self.progress()
         record = self.record
         self.start_coordinator(2)
-        yield "hello to a successor", [partial(self.hello, n, record) for n in range(self.workers)]
+        most = range(self.workers - 2)  # it waits for the others, so that it adopts nothing yet
+        yield "hello to a successor", [partial(self.hello, n, record) for n in most]
+        yield "hello to it again", [partial(self.hello, n, record) for n in most]
+        for n in range(self.workers - 2, self.workers):
+            self.hello(n, record)
         yield "progress after it", self.progress()
         self.grow()
         yield "joining", [partial(self.hello, self.workers + n) for n in range(self.workers)]

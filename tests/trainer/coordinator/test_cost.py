@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.large_job import Event, LargeJob
+from tests.support.large_job import Event, LargeJob, uid
 
 FEW, MANY = 16, 256
 ONCE = ("loss", "status")
@@ -60,3 +60,41 @@ def test_a_message_costs_the_same_however_many_members_there_are(ranks: int) -> 
         if name not in ONCE and lines > 1.5 * few[name] + 20
     }
     assert not dear
+
+
+def sentences_of_resizes(workers: int) -> list[str]:
+    """Why a generation ends that half of the workers join, and one that they leave again."""
+    job, half, reasons = LargeJob(workers), workers // 2, list[str]()
+    for number in range(half):
+        job.hello(number)
+    until = job.now + 600.0
+    while job.core.state.current is None:  # the others are waited for
+        assert job.now < until
+        job.now += 0.4
+        for number in range(half):
+            job.core.on_heartbeat(uid(number), job.now)
+        job.tick()
+    for number in range(half, workers):
+        job.hello(number)
+    for _ in range(2):
+        for number, restored in job.restored():
+            job.send(number, restored)
+        for send in job.progress():
+            send()
+        if reasons:
+            fewer = job.desired().model_copy(update={"revision": 2, "replicas": half})
+            job.do(job.core.update_desired(fewer, job.now))
+        current = job.core.state.current
+        assert current is not None
+        assert current.transition is not None
+        reasons.append(current.transition.reason)
+        for number, finished in job.finished():
+            job.send(number, finished)
+    return reasons
+
+
+def test_a_begin_names_a_few_of_those_that_join_or_go_however_many_they_are() -> None:
+    assert sentences_of_resizes(MANY) == [
+        "gpt-w128-1, gpt-w129-1, gpt-w130-1 and 125 more join",
+        "gpt-w128-1, gpt-w129-1, gpt-w130-1 and 125 more go",
+    ]

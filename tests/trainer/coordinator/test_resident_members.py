@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regroup_trainer.coordinator.core import LONGEST_UNREAD_SECONDS
 from regroup_trainer.coordinator.current_generation import LastCommit
 from regroup_trainer.coordinator.generation_end import (
     ABORT_SECONDS,
@@ -11,7 +12,7 @@ from regroup_trainer.coordinator.generation_end import (
     LAST_COPY_SECONDS,
     abort_seconds,
 )
-from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.agent_messages import HeldSnapshots, RankExit
 from regroup_trainer.protocol.rank_messages import Parked, Retained
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
@@ -113,6 +114,55 @@ def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:
     job.wait(1.0)
     assert job.indices == [0, 2]
     assert last_recovery(job) == ("Peers", 0)
+
+
+def leaving_alone() -> tuple[Job, SimulatedAgent, float]:
+    """A job of which one rank has the last copy of the state, and its agent. What that rank
+    reports does not arrive. The next tick comes just before its time to leave is over.
+    """
+    job, (agent, other) = start(workers=2, replicas=2, min_replicas=1)
+    agent.ranks_run = False
+    job.crash(other)
+    current, until = job.core.state.current, job.now + 60.0
+    assert current is not None
+    while current.aborted_at is None:
+        assert job.now < until
+        job.wait(0.1)
+    over = current.leave_until + KILL_SECONDS
+    job.wait(over - job.now - 0.1)
+    assert job.record.number.n == 1
+    agent.ranks_run = True
+    return job, agent, over
+
+
+def test_a_report_that_is_read_late_saves_the_state_of_its_rank() -> None:
+    job, agent, over = leaving_alone()
+    job.now = over + 0.2
+    job.core.tick(job.now, reported_until=over - 0.01)
+    assert job.record.number.n == 1, "it may have reported meanwhile"
+    job.leave_generation(agent)
+    job.wait(0.1)
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_message_that_is_read_before_the_report_costs_no_state() -> None:
+    job, agent, over = leaving_alone()
+    job.now = over + 0.2
+    job.send(agent, HeldSnapshots(snapshots=()))
+    assert job.record.number.n == 1
+    job.leave_generation(agent)
+    job.wait(0.1)
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_coordinator_that_cannot_keep_up_waits_for_reports_for_a_while_only() -> None:
+    job, agent, over = leaving_alone()
+    while job.record.number.n == 1:
+        job.now += 0.1
+        assert job.now < over + LONGEST_UNREAD_SECONDS + 1.0
+        job.core.on_heartbeat(agent.name, job.now)
+        job.core.tick(job.now, reported_until=over - 0.01)
+    assert job.now - over == pytest.approx(LONGEST_UNREAD_SECONDS, abs=0.2)
 
 
 def test_a_joiner_costs_neither_a_save_nor_a_step() -> None:

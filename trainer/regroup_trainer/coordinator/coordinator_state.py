@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,11 @@ def _commit_of(known: LastKnown | None) -> LastCommit | None:
     return LastCommit(known.step, known.time) if known else None
 
 
+def _number_of(hello: Hello) -> GenerationNumber | None:
+    """Of the generation that an agent reports; None: it reports none."""
+    return hello.record.number if hello.record else None
+
+
 def _pending(request: str, answer: RequestAnswer | None) -> str:
     return "" if answer is not None and answer.request == request else request
 
@@ -75,6 +81,8 @@ class State:
     """A request for a restart, and whether the volume has its checkpoint; None: not known yet."""
     started = False
     """Whether the state of any generation has ever been in place."""
+    reported_until = -math.inf
+    """What ranks had reported by then is known; a later report may have arrived unread."""
     agents_give_names = True
     """Whether all agents that import torch give their names; those of release 0.1 do not."""
 
@@ -215,7 +223,7 @@ class State:
         if self.current is not None:
             self.current.on_enrolled(member.name)
             self.current.copies.hold(member.name, member.snapshots)
-        elif known is None or known.hello.record is None:
+        elif known is None or _number_of(known.hello) in (None, _number_of(member.hello)):
             self.former.note(member.hello)
         else:
             self._find_former()

@@ -85,6 +85,10 @@ RETURN_TO_SAVE_SECONDS = 30.0
 """After its start, for the first worker that has the state of a job to suspend. Nobody saves it
 once the job counts as suspended, and workers may take seconds to find a new coordinator.
 """
+LONGEST_UNREAD_SECONDS = 10.0
+"""So long does a report that has arrived unread hold up what waits for it. Then this process is too
+slow for its agents, and goes on without.
+"""
 REPLACED_SECONDS = 2.0
 """One that is so late may come from a process that has got a successor meanwhile."""
 
@@ -119,12 +123,18 @@ class Coordinator:
             return TICK_SECONDS
         return min(LONGEST_PAUSE_SECONDS, state.desired.heartbeat_milliseconds / 1000)
 
-    def tick(self, now: float, read_until: float | None = None) -> list[Effect]:
+    def tick(
+        self, now: float, read_until: float | None = None, reported_until: float | None = None
+    ) -> list[Effect]:
         """Let time pass. Call it again after `pause`, which a message may shorten. Signs of life
-        that arrived later than `read_until` (`now`, if it is not given) may be unknown yet.
+        that arrived later than `read_until` (`now`, if it is not given) may be unknown yet, and
+        reports that arrived later than `reported_until`.
         """
         state = self.state
         self._note_pause(now)
+        reported = now if reported_until is None else reported_until
+        reported = max(reported, now - LONGEST_UNREAD_SECONDS)
+        state.reported_until = max(state.reported_until, reported)
         known = now if read_until is None else read_until
         for member in state.members.expired(state.desired, known):
             if member.closed_at is None:
@@ -316,7 +326,7 @@ class Coordinator:
             if state.current is not None:
                 self._oversee(state.current, now)
             self._form(now)
-            release(state, now)
+            release(state)
             announce_volume(state, now)
         return state.drain()
 
@@ -394,7 +404,7 @@ class Coordinator:
             return False
         if current is None:
             return now >= self._timers.adopt_until
-        if rank_not_out(state, current, now) is not None:
+        if rank_not_out(state, current) is not None:
             return False
         # A next generation saves what parked ranks alone have, where it can be formed.
         return not (holds_unsaved(state, current) and self._waiting_context(now).size)

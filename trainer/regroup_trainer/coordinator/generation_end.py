@@ -159,14 +159,15 @@ def _save_seconds(current: CurrentGeneration) -> float:
     return SAVE_SECONDS if current.unmanaged and current.transition is None else 0.0
 
 
-def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | None:
+def rank_not_out(state: State, current: CurrentGeneration) -> int | None:
     """A rank that may keep its state, but has not left its failed generation yet; None: all have.
 
-    The wait ends after the time that ranks get to leave, and their agents to kill them.
+    The wait ends after the time that ranks get to leave, and their agents to kill them. What has
+    arrived by then is read first: who is passed over has parked in vain.
     """
     if current.aborted_at is None or not _may_retain_state(current):
         return None
-    if now >= current.leave_until + KILL_SECONDS:
+    if state.reported_until >= current.leave_until + KILL_SECONDS:
         return None
     return current.rank_inside(state.members)
 
@@ -257,7 +258,7 @@ def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now:
     """
     if not failure.provisional:
         return failure.exit is None or now >= failure.time + FINALIZE_SECONDS
-    if rank_not_out(state, current, now) is not None:
+    if rank_not_out(state, current) is not None:
         return False
     suspect = state.members.first_suspect(state.desired, now)
     return suspect is None and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
@@ -333,16 +334,14 @@ def _parked(state: State, current: CurrentGeneration) -> list[Retained]:
     ]
 
 
-def release(state: State, now: float) -> None:
+def release(state: State) -> None:
     """Release members that asked to leave, or are too many.
 
     A member is needed as long as its generation lives, or its ranks are still leaving it, or it is
     one of the `leaving_holders`, or others read a snapshot from it.
     """
     current, members, holders = state.current, state.members, leaving_holders(state)
-    leaving = (
-        current is not None and not current.alive and rank_not_out(state, current, now) is not None
-    )
+    leaving = current is not None and not current.alive and rank_not_out(state, current) is not None
     needed = current if current is not None and (current.alive or leaving) else None
     reading = current is not None and is_reading(current)
     known = (state.desired, needed and needed.number, holders, reading)

@@ -21,7 +21,7 @@ from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import Decision, RestoredFrom
 from regroup_trainer.protocol.job_status import RequestAnswer
-from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.message import TEXT_LIMIT, named
 from regroup_trainer.protocol.rank_messages import CheckpointFailed, CheckpointSaved
 from regroup_trainer.protocol.restore_source import SOURCE_WORDS
 
@@ -108,11 +108,13 @@ def _resize(
         return None
     joining = [hello.pod for name, hello in chosen.items() if name not in here]
     leaving = [place.pod for place in current.record.members if place.member not in chosen]
-    parts = [
-        f"{', '.join(joining)} {'joins' if len(joining) == 1 else 'join'}" if joining else "",
-        f"{', '.join(leaving)} {'goes' if len(leaving) == 1 else 'go'}" if leaving else "",
-    ]
+    parts = [_who(joining, "joins", "join"), _who(leaving, "goes", "go")]
     return Transition(Decision.LEAVE, "resize", " and ".join(part for part in parts if part))
+
+
+def _who(pods: list[str], does: str, do: str) -> str:
+    """A few of these pods and what they do, since each agent is sent it; empty: there are none."""
+    return f"{named(pods, len(pods))} {does if len(pods) == 1 else do}" if pods else ""
 
 
 def _new_configuration(current: CurrentGeneration, desired: Desired) -> Transition | None:

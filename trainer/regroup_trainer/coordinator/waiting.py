@@ -236,7 +236,7 @@ def _backing_off(context: WaitingContext) -> str | None:
 
 def _rank_leaves(context: WaitingContext) -> str | None:
     current = context.state.current
-    rank = rank_not_out(context.state, current, context.now) if current is not None else None
+    rank = rank_not_out(context.state, current) if current is not None else None
     if current is None or rank is None:
         return None
     place = current.place_of_rank(rank)

@@ -47,10 +47,10 @@ def all_of(inbox: Inbox[str]) -> list[tuple[str, str]]:
 def test_who_reports_an_end_comes_first_with_all_that_came_before_it() -> None:
     inbox = Inbox[str]()
     for name in ("a", "b", "c"):
-        inbox.add(name, BUSY)
-        inbox.add(name, progress(1))
-    inbox.add("c", reports(ended()))
-    inbox.add("b", Leaving(reason="SIGTERM").model_dump_json())
+        inbox.add(name, BUSY, 1.0)
+        inbox.add(name, progress(1), 1.0)
+    inbox.add("c", reports(ended()), 1.0)
+    inbox.add("b", Leaving(reason="SIGTERM").model_dump_json(), 1.0)
     order = [name for name, _ in all_of(inbox)]
     assert sorted(order[:6]) == ["b", "b", "b", "c", "c", "c"]
     assert order[6:] == ["a", "a"]
@@ -61,7 +61,7 @@ def test_the_messages_of_a_connection_keep_their_order_and_connections_take_turn
     texts = [BUSY, progress(1), BUSY, progress(2)]
     for name in ("a", "b"):
         for text in texts:
-            inbox.add(name, text)
+            inbox.add(name, text, 1.0)
     taken = all_of(inbox)
     assert [name for name, _ in taken] == ["a", "b"] * 4
     assert [text for name, text in taken if name == "b"] == texts
@@ -70,8 +70,8 @@ def test_the_messages_of_a_connection_keep_their_order_and_connections_take_turn
 def test_only_the_newest_progress_of_a_connection_is_handled() -> None:
     inbox = Inbox[str]()
     for step in range(100):
-        inbox.add("a", progress(step, ranks=8))
-        inbox.add("b", progress(step))
+        inbox.add("a", progress(step, ranks=8), 1.0)
+        inbox.add("b", progress(step), 1.0)
     assert all_of(inbox) == [("a", progress(99, ranks=8)), ("b", progress(99))]
 
 
@@ -80,25 +80,25 @@ def test_progress_of_fewer_ranks_or_with_other_reports_overtakes_nothing() -> No
     one = Progress(generation=FIRST, rank=0, step=5, time=1.0)
     texts = [progress(1, ranks=2), progress(2), reports(one, failed("")), progress(6), BUSY]
     for text in texts:
-        inbox.add("a", text)
+        inbox.add("a", text, 1.0)
     assert [text for _, text in all_of(inbox)] == texts
 
 
 def test_what_somebody_quotes_in_a_text_is_not_urgent_and_no_progress() -> None:
     inbox = Inbox[str]()
-    inbox.add("a", BUSY)
-    inbox.add("b", reports(failed(f"{reports(ended())} {progress(1)}")))
-    inbox.add("b", progress(2))
+    inbox.add("a", BUSY, 1.0)
+    inbox.add("b", reports(failed(f"{reports(ended())} {progress(1)}")), 1.0)
+    inbox.add("b", progress(2), 1.0)
     assert [name for name, _ in all_of(inbox)] == ["a", "b", "b"]
 
 
 def test_a_flood_of_urgent_messages_holds_nobody_up_for_ever() -> None:
     inbox = Inbox[str]()
-    inbox.add("a", progress(1))
-    inbox.add("b", reports(ended()))
+    inbox.add("a", progress(1), 1.0)
+    inbox.add("b", reports(ended()), 1.0)
     order = ""
     while "a" not in order:
-        inbox.add("b", reports(ended()))
+        inbox.add("b", reports(ended()), 1.0)
         order += inbox.take()[0]
     assert order == URGENT_IN_A_ROW * "b" + "a"
 
@@ -106,26 +106,42 @@ def test_a_flood_of_urgent_messages_holds_nobody_up_for_ever() -> None:
 def test_what_waits_of_a_connection_is_bounded() -> None:
     inbox, count = Inbox[str](), 0
     while not inbox.is_full("a"):
-        inbox.add("a", BUSY)
+        inbox.add("a", BUSY, 1.0)
         count += 1
     assert count == MOST_MESSAGES
     assert not inbox.is_full("b")
     inbox.take()
     assert not inbox.is_full("a")
     while not inbox.is_full("b"):
-        inbox.add("b", reports(ended("x" * 4000)))
+        inbox.add("b", reports(ended("x" * 4000)), 1.0)
         count += 1
     assert count - MOST_MESSAGES <= MOST_CHARACTERS / 4000 + 1
 
 
 def test_what_is_left_of_a_connection_can_be_taken_at_its_end() -> None:
     inbox = Inbox[str]()
-    inbox.add("a", BUSY)
-    inbox.add("b", reports(ended()))
-    inbox.add("b", progress(1))
+    inbox.add("a", BUSY, 1.0)
+    inbox.add("b", reports(ended()), 1.0)
+    inbox.add("b", progress(1), 1.0)
     assert [inbox.take_of("b"), inbox.take_of("b"), inbox.take_of("b")] == [
         reports(ended()),
         progress(1),
         None,
     ]
     assert all_of(inbox) == [("a", BUSY)]
+
+
+def test_the_oldest_message_that_waits_says_until_when_all_are_handled() -> None:
+    inbox = Inbox[str]()
+    assert inbox.waits_since() is None
+    inbox.add("a", progress(1), 1.0)
+    inbox.add("b", BUSY, 2.0)
+    inbox.add("c", reports(ended()), 3.0)
+    inbox.add("a", progress(2), 4.0)  # it overtakes the first
+    assert inbox.waits_since() == 2.0
+    assert inbox.take()[0] == "c"
+    assert inbox.waits_since() == 2.0
+    assert inbox.take_of("b") == BUSY
+    assert inbox.waits_since() == 4.0
+    inbox.take()
+    assert inbox.waits_since() is None

@@ -5,30 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from regroup_trainer.agent import heartbeat
 from regroup_trainer.agent.agent import HEARTBEAT_SECONDS
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Effect, Send
+from regroup_trainer.coordinator.generation_end import KILL_SECONDS
 from regroup_trainer.coordinator.serving import server
 from regroup_trainer.coordinator.serving.arrivals import AgentConnection
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.agent_messages import Hello, RankExit, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin, CoordinatorMessage, Exit
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.protocol.rank_messages import Parked, Progress, Restored, Retained
 from tests.support.coordinator_server import (
+    BEARER,
     TOKEN,
     Setup,
     coordinator_process,
     serving,
     status_of,
 )
+from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.waiting import until
 
@@ -142,9 +149,9 @@ async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_pr
         inbox, arrived = setup.server._inbox, list[str]()
         add = inbox.add
 
-        def count(connection: AgentConnection, text: str) -> None:
+        def count(connection: AgentConnection, text: str, since: float) -> None:
             arrived.append(text)
-            add(connection, text)
+            add(connection, text, since)
 
         def keep(message: Any, name: str, _now: float) -> list[Effect]:
             handled.append((name, message))
@@ -167,6 +174,54 @@ async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_pr
         assert steps == [29, 29, 29]
         for socket in sockets:
             await socket.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_state_whose_report_has_arrived_unread_is_not_given_up(
+    tmp_path: Path, is_behind: bool
+) -> None:
+    sizes = {"replicas": 2, "min_replicas": 2, "max_replicas": 2}
+    desired = make_desired(directory=str(tmp_path / "job"), **sizes, **PATIENT)
+    core = Coordinator(1, "node-c", desired, time.monotonic(), 0.0)
+    decider, state = Server(core, TOKEN), core.state
+    async with (
+        decider.serve("127.0.0.1", 0) as port,
+        aiohttp.ClientSession(headers=BEARER) as session,
+    ):
+        setup = Setup(core, decider, f"http://127.0.0.1:{port}", session)
+        sockets = [await setup.join(make_hello(index)) for index in range(2)]
+        await until("a generation", lambda: state.current is not None)
+        current = state.current
+        assert current is not None
+        first, second = (place.index for place in current.record.members)
+        restored = [Restored(generation=FIRST, rank=rank, step=7) for rank in range(2)]
+        end = RankExit(generation=FIRST, rank=1, exit_code=1, cause="error")
+        await sockets[first].send_str(Reports(reports=(restored[0],)).model_dump_json())
+        await sockets[second].send_str(Reports(reports=(restored[1], end)).model_dump_json())
+        await until("the end of it", lambda: current.aborted_at is not None)
+        await until("a state", lambda: len(current.restored) == 2)
+        current.leave_until = decider._read_until - KILL_SECONDS + 1e-6
+        decider._is_handling = is_behind  # it does not come to it
+        parked = Parked(generation=FIRST, rank=0, retained=Retained(step=7))
+        await sockets[first].send_str(Reports(reports=(parked,)).model_dump_json())
+        ticking = asyncio.create_task(decider.run())  # it is in the socket now
+        if is_behind:
+            for _ in range(3):
+                await next_tick(setup)
+            assert state.current is current, "the report waits in the inbox"
+            decider._handle_some()
+        await until("the next generation", lambda: state.current is not current)
+        assert state.current is not None
+        assert state.current.record.restored_from == "Peers"
+        ticking.cancel()
+        for socket in sockets:
+            await socket.close()
+
+
+async def next_tick(setup: Setup) -> None:
+    """Return after a tick of the coordinator."""
+    before = setup.core._next_tick
+    await until("a tick", lambda: setup.core._next_tick != before)
 
 
 # --- slow readers ---------------------------------------------------------------------------------

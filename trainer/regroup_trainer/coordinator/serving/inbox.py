@@ -28,7 +28,8 @@ _Connection = TypeVar("_Connection", bound=Hashable)
 
 @dataclass
 class _Queue:
-    texts: deque[str] = field(default_factory=deque)
+    texts: deque[tuple[int, str]] = field(default_factory=deque)
+    """Each with its number in the order of arrival."""
     characters: int = 0
     urgent: int = 0
 
@@ -42,17 +43,28 @@ class Inbox(Generic[_Connection]):
         self._urgent: OrderedDict[_Connection, None] = OrderedDict()
         """The connections that have sent something urgent, in the same order."""
         self._in_a_row = 0
+        self._arrived: OrderedDict[int, float] = OrderedDict()
+        """Number -> when that message arrived, at the earliest; the oldest first."""
+        self._next_number = 0
 
     def __len__(self) -> int:
         """How many connections have messages here."""
         return len(self._queues)
 
-    def add(self, connection: _Connection, text: str) -> None:
-        """A message has arrived."""
+    def waits_since(self) -> float | None:
+        """When the oldest of all messages arrived, at the earliest; None: there is none."""
+        return next(iter(self._arrived.values()), None)
+
+    def add(self, connection: _Connection, text: str, since: float) -> None:
+        """A message has arrived, at `since` (monotonic) or after it. This never goes back."""
         queue = self._queues.setdefault(connection, _Queue())
-        if queue.texts and _is_overtaken(queue.texts[-1], text):
-            queue.characters -= len(queue.texts.pop())
-        queue.texts.append(text)
+        if queue.texts and _is_overtaken(queue.texts[-1][1], text):
+            number, overtaken = queue.texts.pop()
+            queue.characters -= len(overtaken)
+            del self._arrived[number]
+        queue.texts.append((self._next_number, text))
+        self._arrived[self._next_number] = since
+        self._next_number += 1
         queue.characters += len(text)
         if _URGENT.search(text):
             queue.urgent += 1
@@ -82,7 +94,8 @@ class Inbox(Generic[_Connection]):
         queue = self._queues.get(connection)
         if queue is None:
             return None
-        text = queue.texts.popleft()
+        number, text = queue.texts.popleft()
+        del self._arrived[number]
         queue.characters -= len(text)
         queue.urgent -= bool(_URGENT.search(text))
         if not queue.urgent:

@@ -73,8 +73,10 @@ from regroup_trainer.system.server_connections import (
 )
 
 BODY_BYTES = 256 * 1024
-ROUNDS_OF_A_READ = 2
-"""Of the event loop: what has arrived is found in one, and handled in the next."""
+ROUNDS_OF_A_READ = 4
+"""Of the event loop: what has arrived is found in one, and a heartbeat handled in the next. A
+message of an agent wakes the task of its WebSocket, which puts it into the inbox.
+"""
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
@@ -126,6 +128,8 @@ class Server:
         self._inbox = Inbox[AgentConnection]()
         self._is_handling = False
         """Whether the inbox is about to be handled."""
+        self._read_until = time.monotonic()
+        """What has arrived by then was read: a later message may have arrived right after it."""
         self._arrivals = Arrivals(self._current_record)
         self._sent: BaseModel | None = None
         """The newest message, and its frame: what goes to many is serialised once."""
@@ -236,8 +240,8 @@ class Server:
         """Tick until cancelled."""
         self._spawn(self._series.load())
         while True:
-            read_until = await self._read_before_a_loss()
-            self._do(self._core.tick(time.monotonic(), read_until))
+            read_until, reported_until = await self._read()
+            self._do(self._core.tick(time.monotonic(), read_until, reported_until))
             pause = self._core.pause(time.monotonic())
             self._tick_soon.clear()
             if pause > TICK_SECONDS:
@@ -245,16 +249,17 @@ class Server:
                     await asyncio.wait_for(self._tick_soon.wait(), pause - TICK_SECONDS)
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _read_before_a_loss(self) -> float:
-        """Until when all heartbeats that have arrived are known. Before a member is lost by its
-        time without contact, what this loop was too busy to read is read. A connection that is not
-        served yet may be that of any member.
+    async def _read(self) -> tuple[float, float]:
+        """Read what this loop was too busy to read. Returns until when all heartbeats that have
+        arrived are known, and until when all reports: they wait in the inbox. A connection that is
+        not served yet may be that of any member.
         """
-        now, state = time.monotonic(), self._core.state
-        if state.members.expired(state.desired, now):
-            for _ in range(ROUNDS_OF_A_READ):
-                await asyncio.sleep(0)
-        return min(now, self.connections.waits_since() or now)
+        now = time.monotonic()
+        for _ in range(ROUNDS_OF_A_READ):
+            await asyncio.sleep(0)
+        self._read_until = now
+        known = min(now, self.connections.waits_since() or now)
+        return known, min(known, self._inbox.waits_since() or now)
 
     @web.middleware
     async def _authenticate(
@@ -310,7 +315,7 @@ class Server:
         async for message in connection.socket:
             if message.type is not WSMsgType.TEXT:
                 continue
-            self._inbox.add(connection, message.data)
+            self._inbox.add(connection, message.data, self._read_until)
             self._handle_soon()
             while self._inbox.is_full(connection):
                 await connection.await_room()
