@@ -100,7 +100,7 @@ def test_every_report_of_any_status_is_made_of_lines_that_can_be_printed(
 ) -> None:
     job = read_job(job_object(status, **spec))
     about, pods = read_events(events), read_pods([pod_object()])
-    scene = Scene(job, operator_sign(job, None, pods, NOW), pods, about)
+    scene = Scene(job, operator_sign(job, None, pods, about, NOW), pods, about)
     report, drawn = explain(scene, NOW), timeline(job, NOW)
     rows = top_rows([job], recent_marks([job], {}), set())
     shown = [

@@ -169,13 +169,13 @@ async def test_a_message_to_many_agents_is_serialised_once(
 
 
 def ticks_of(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
-    """Every tick from now on: when it was, and until when all that has arrived was read."""
+    """Every tick from now on: when it was, and until when all heartbeats were read."""
     ticks: list[tuple[float, float]] = []
     tick = setup.core.tick
 
-    def noted(now: float, read_until: float) -> list[Effect]:
+    def noted(now: float, read_until: float, reported_until: float) -> list[Effect]:
         ticks.append((now, read_until))
-        return tick(now, read_until)
+        return tick(now, read_until, reported_until)
 
     monkeypatch.setattr(setup.core, "tick", noted)
     return ticks
