@@ -36,7 +36,7 @@ venv: ## Create .venv: pinned dependencies from the cache, this clone installed 
 check: venv ## Check style, types, layout, import layers and that generated files are up to date
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
+	$(RUN) -m mypy --cache-dir $(REGROUP_CACHE)/mypy
 	.venv/bin/lint-imports
 	$(RUN) -m pytest --quiet tests/test_repository.py
 	@if command -v go > /dev/null; then \

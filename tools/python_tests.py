@@ -26,7 +26,7 @@ from tools.venv import uv_binary
 _TOOLS = ("ca-certificates", "make", "iproute2", "git", "g++", "e2fsprogs")
 """g++: for training.compile; e2fsprogs: for tests with a volume that does not answer."""
 _ALSO = {TRIXIE: ("ubuntu-archive-keyring",)}
-_KEPT = {".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
+_KEPT = {".venv", ".ruff_cache", ".pytest_cache", ".hypothesis"}
 """Files in the copy of the working tree that stay for the next run."""
 _OF_THIS_PYTHON = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
