@@ -131,9 +131,13 @@ def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
     operator = ("Deployment", "regroup")
     assert objects_of(server)[operator] == before[operator]
 
-    text = "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values"
-    terminal.type(text, changes={"FORMER_CHART": str(former_chart)})
+    terminal.type(
+        "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values "
+        "--set-string image.tag=FORMER_TAG,trainer.image.tag=FORMER_TAG",
+        changes={"FORMER_CHART": str(former_chart), "FORMER_TAG": "former"},
+    )
     assert stored_key(server) == key
+    assert ":former" in helm(server, "get", "manifest", "regroup")
 
 
 def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: Path) -> None:
