@@ -70,13 +70,13 @@ def agrees(shown: str, value: float) -> bool:
     decimals = len(digits.partition(".")[2]) - int(exponent or 0)
     if "," in shown:  # thousands
         decimals = len(digits.rstrip("0")) - len(digits)
-    return abs(float(f"{digits}e{exponent or 0}") - value) <= 0.5001 * 10**-decimals
+    return abs(float(f"{digits}e{exponent or 0}") - value) <= 0.5001 * 10.0**-decimals
 
 
 def shows(numbers: list[str], row: Row, second: int) -> bool:
     factor = second if row["unit"] == "s" else 1
-    pairs = zip(numbers, ORDER[len(numbers)], strict=True)
-    return all(agrees(number, row[figure] * factor) for number, figure in pairs)
+    values = [float(row[figure]) * factor for figure in ORDER[len(numbers)]]
+    return all(map(agrees, numbers, values))
 
 
 @pytest.mark.parametrize(("page", "beginning"), TABLES)
@@ -84,14 +84,19 @@ def test_each_figure_of_a_table_is_one_of_its_file(page: str, beginning: str) ->
     rows = results(TABLES[page, beginning])["rows"]
     shown = [(cell, *one) for cell in cells(page, beginning) for one in figures(cell)]
     assert len(shown) >= 2
-    wrong = [cell for cell, *one in shown if not any(shows(one[0], row, one[1]) for row in rows)]
+    wrong = [
+        cell
+        for cell, numbers, second in shown
+        if not any(shows(numbers, row, second) for row in rows)
+    ]
     assert not wrong
 
 
 def most(metric: str, *subjects: str) -> float:
     """The greatest in any run of `recovery`; of these subjects, or of all."""
     rows = [row for row in results("recovery")["rows"] if row["metric"] == metric]
-    return max(row["max"] for row in rows if row["subject"] in (subjects or [row["subject"]]))
+    of_these = [row for row in rows if not subjects or row["subject"] in subjects]
+    return max(float(row["max"]) for row in of_these)
 
 
 def words(page: str, pattern: str) -> tuple[str, ...]:
