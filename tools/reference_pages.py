@@ -1,5 +1,5 @@
-"""Writes the pages of `docs/reference` that follow from the code: each field of a TrainingJob, each
-command with its options, and each reason why a job waits.
+"""Writes what of `docs/reference` follows from the code: each field of a TrainingJob, each command
+with its options, each reason why a job waits, and the series that programs export.
 
     python -m tools.reference_pages            writes them
     python -m tools.reference_pages --check    fails when one is not what would be written
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from regroup_operator.api.crd import (
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.checkpoint.commands import main as checkpoint
+from tests.support import expositions
+from tests.support.expositions import Program, Series
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/reference"
 WIDTH = 100
@@ -45,6 +47,7 @@ def pages() -> dict[str, str]:
         "trainingjob.md": job_page(),
         "commands.md": command_page(),
         "reasons.md": reason_page(),
+        "metrics.md": metric_page(),
     }
 
 
@@ -230,6 +233,43 @@ def reason_page() -> str:
     for name, advice in WHILE_TRAINING.items():
         lines += _item(f"`{name}`: heals: {HEALS[advice.heals]}. Do: {advice.what_to_do}.")
     return "\n".join(lines) + "\n"
+
+
+# --- the series -----------------------------------------------------------------------------------
+
+_JOB = {"namespace", "trainingjob"}
+"""Labels of every series of a job, which the page leaves out."""
+_LISTS: dict[str, tuple[Program, Callable[[frozenset[str]], bool]]] = {
+    "jobs": (expositions.operator, lambda labels: labels >= _JOB),
+    "operator": (expositions.operator, lambda labels: not labels >= _JOB),
+    "coordinator": (expositions.coordinator, lambda labels: True),
+    "worker": (expositions.agent, lambda labels: "rank" not in labels),
+    "ranks": (expositions.agent, lambda labels: "rank" in labels),
+}
+"""Name of a list in the page -> the program that exports its series, and which of them by their
+labels.
+"""
+_LIST = re.compile(r"(<!-- series: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def metric_page() -> str:
+    """The page with its lists as they are now. All else on it is written by hand. Raises KeyError
+    for an unknown list.
+    """
+    page = (PAGES / "metrics.md").read_text()
+    return _LIST.sub(lambda found: f"{found[1]}\n{_series_of(found[2])}\n{found[3]}", page)
+
+
+def _series_of(name: str) -> str:
+    program, belongs = _LISTS[name]
+    found = sorted(one for one in expositions.exported(program) if belongs(one.labels))
+    return "".join(f"{line}\n" for one in found for line in _item(_series(one)))
+
+
+def _series(one: Series) -> str:
+    labels = ", ".join(sorted(one.labels - _JOB))
+    shown = f"{one.name}{{{labels}}}" if labels else one.name
+    return f"`{shown}`, {one.type}: {one.text.rstrip('.')}."
 
 
 # --- writing --------------------------------------------------------------------------------------

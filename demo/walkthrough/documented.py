@@ -67,7 +67,8 @@ CODE = Documented(
 APPLY = Documented(_SCRIPT, "kubectl apply -f job.yaml")
 UPGRADE = Documented(
     _UPGRADE,
-    "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values",
+    "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values "
+    "--set-string image.tag=TAG,trainer.image.tag=TAG",
 )
 LEASE = Documented(_UPGRADE, "kubectl -n regroup-system get lease regroup-operator")
 UNINSTALL = Documented(_INSTALL, "helm uninstall regroup -n regroup-system")

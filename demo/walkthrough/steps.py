@@ -342,7 +342,13 @@ def upgrade(walk: Walk) -> None:
         "operator's pods are replaced. ([Upgrade](../tasks/upgrade.md))"
     )
     before, workers, operators = walk.status(), walk.workers(), walk.operators()
-    walk.terminal.type(documented.UPGRADE, more=" --set logLevel=DEBUG --wait")
+    tags = {
+        "image.tag=TAG,trainer.image.tag=TAG": (
+            f"image.tag={walk.images['operator'].tag},"
+            f"trainer.image.tag={walk.images['trainer'].tag}"
+        )
+    }
+    walk.terminal.type(documented.UPGRADE, tags, more=" --set logLevel=DEBUG --wait")
     walk.terminal.type(documented.ROLLOUT)
     wait_for("new operators", lambda: not operators & walk.operators(), PATIENCE, every=1.0)
     walk.terminal.type(documented.LEASE)

@@ -71,6 +71,11 @@ def deployment(server: ApiServer) -> Any:
     return json.loads(server.kubectl("get", "deployment", "regroup", "-n", SYSTEM, "-o", "json"))
 
 
+def operator_container(server: ApiServer) -> Any:
+    (container,) = deployment(server)["spec"]["template"]["spec"]["containers"]
+    return container
+
+
 def serves(api: Api, path: str) -> bool:
     return api.request("GET", path).status == 200
 
@@ -89,6 +94,7 @@ def test_the_release_of_the_chart_page_is_installed_upgraded_and_uninstalled(
 def test_pages_set_values_of_a_release_that_has_own_images(
     server: ApiServer, terminal: PageTerminal
 ) -> None:
+    """Its images stay until an upgrade names others, which keeps the values."""
     terminal.type(WITH_IMAGES, changes={"REGISTRY": "example.com", "TAG": "0123456"})
     terminal.type(
         "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values "
@@ -104,8 +110,15 @@ def test_pages_set_values_of_a_release_that_has_own_images(
     )
     for plural in MONITORS:
         assert api.request("GET", f"{monitors}/{plural}").body["items"]
-    (container,) = deployment(server)["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "example.com/regroup-operator:0123456"
+    assert operator_container(server)["image"] == "example.com/regroup-operator:0123456"
+    terminal.type(
+        "helm upgrade regroup charts/regroup -n regroup-system --reset-then-reuse-values "
+        "--set-string image.tag=TAG,trainer.image.tag=TAG",
+        changes={"TAG": "7654321"},
+    )
+    container = operator_container(server)
+    assert container["image"] == "example.com/regroup-operator:7654321"
+    assert "example.com/regroup-trainer:7654321" in json.dumps(container)
     assert "http://otel-collector.monitoring:4318" in json.dumps(container)
     terminal.type(UNINSTALL)
 

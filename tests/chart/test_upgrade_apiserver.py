@@ -131,9 +131,13 @@ def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
     operator = ("Deployment", "regroup")
     assert objects_of(server)[operator] == before[operator]
 
-    text = "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values"
-    terminal.type(text, changes={"FORMER_CHART": str(former_chart)})
+    terminal.type(
+        "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values "
+        "--set-string image.tag=FORMER_TAG,trainer.image.tag=FORMER_TAG",
+        changes={"FORMER_CHART": str(former_chart), "FORMER_TAG": "former"},
+    )
     assert stored_key(server) == key
+    assert ":former" in helm(server, "get", "manifest", "regroup")
 
 
 def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: Path) -> None:
@@ -160,6 +164,29 @@ def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: 
     assert now.keys() == before.keys()
     assert helm(server, "get", "manifest", "regroup") == manifest
     assert team.read() == job
+
+
+def test_0_2_0_is_rolled_back_to_where_it_named_its_secret_before_the_upgrade(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Neither naming it nor the way there and back changes the key or the operator of 0.2.0."""
+    former = FormerRelease(tmp_path / "0.2.0").chart
+    terminal = PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
+    helm(server, "install", "regroup", former, "--create-namespace")
+    key, operator = stored_key(server), objects_of(server)["Deployment", "regroup"]
+    terminal.type(
+        "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values "
+        "--set operatorKey.existingSecret=regroup-key",
+        changes={"FORMER_CHART": str(former)},
+    )
+    assert objects_of(server)["Deployment", "regroup"] == operator
+    upgrade(server, CHART)
+    terminal.type("kubectl -n regroup-system scale deployment regroup --replicas=0")
+    terminal.type("helm rollback regroup -n regroup-system")
+    assert objects_of(server)["Deployment", "regroup"].pods == operator.pods
+    where = ("deployment", "regroup", f"--namespace={SYSTEM}", "--output=json")
+    assert json.loads(server.kubectl("get", *where))["spec"]["replicas"] == 1
+    assert stored_key(server) == key
 
 
 @pytest.mark.long

@@ -1,5 +1,5 @@
-"""A job trains on while Regroup is upgraded from release 0.2.0, goes back to it, is upgraded again,
-and is uninstalled: as `docs/tasks/upgrade.md` says, with the images of both releases.
+"""A job trains on while Regroup is upgraded from release 0.2.0, rolled back to it, upgraded again,
+and uninstalled: as `docs/tasks/upgrade.md` says, with the images of both releases.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from demo.screen import Screen
 from tests.support.former_release import PROTOCOL, TAG, FormerRelease
 from tests.support.jobs import Job, make_job
 from tests.support.kube_api import ROOT
+from tests.support.page_terminal import PageTerminal
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class Releases:
 
     def __init__(self, installation: Installation, folder: Path) -> None:
         self._installation, screen = installation, Screen()
+        kubectl = installation.kubectl
+        programs = Path(kubectl.command()[0]).parent
+        self._terminal = PageTerminal(folder, kubectl.environment(), (programs,))
         former = FormerRelease(folder)
         self.former: tuple[Path, dict[str, Image]] = former.chart, former.images()
         self.present: tuple[Path, dict[str, Image]] = CHART, installing.build_images(screen)
@@ -54,11 +58,26 @@ class Releases:
         """
         where = ("-n", installing.SYSTEM)
         if self._installation.kubectl.read("deployments", *where)["items"]:
-            self._installation.scale_operator(0)
+            self._installation.scale_operator(0)  # one up to 0.2.0 knows no Lease
         chart, images = release
         settings = [part for value in values for part in ("--set", value)]
         options = (KEEP_VALUES, *settings)
         installing.helm_install(self._installation.kubectl, images, chart, options)
+
+    def prepare_the_way_back(self) -> None:
+        """The former release names the Secret that its chart has made: else none rolls back to
+        it.
+        """
+        self._terminal.type(
+            "helm upgrade regroup FORMER_CHART -n regroup-system --reset-then-reuse-values "
+            "--set operatorKey.existingSecret=regroup-key",
+            changes={"FORMER_CHART": str(self.former[0])},
+        )
+
+    def roll_back(self) -> None:
+        """To the release before, after the operator has ended."""
+        self._installation.scale_operator(0)
+        self._terminal.type("helm rollback regroup -n regroup-system")
 
     def operator_pod(self) -> dict[str, Any]:
         """The template of the installed operator's pods."""
@@ -76,6 +95,7 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
 ) -> None:
     releases = Releases(bare_installation, tmp_path)
     releases.change_to(releases.former, *CHANGED)
+    releases.prepare_the_way_back()
     job = bare_installation.start(make_job(replicas=WORKERS, steps=10_000_000))
     job.wait_until_whole_and_saved()
     before = _course(job)
@@ -90,9 +110,12 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
     _lose_a_worker(bare_installation, job)
     before = _course(job)
 
-    releases.change_to(releases.former)
+    releases.roll_back()
     _wait_until_followed(job)
     assert _course(job) == before
+    (container,) = releases.operator_pod()["spec"]["containers"]
+    assert container["image"] == releases.former[1]["operator"].name
+    _lose_the_coordinator(bare_installation, job)
 
     releases.change_to(releases.present)
     job.suspend()
@@ -116,11 +139,17 @@ def test_a_job_trains_on_from_0_2_0_to_today_and_back_and_without_an_operator(
     assert _course(job) == before, "the definition and the job stay"
 
 
-def _course(job: Job) -> tuple[object, ...]:
-    """What no upgrade may change: pods, images, generation, restarts."""
+def _course(job: Job, role: str | None = None) -> tuple[object, ...]:
+    """What no upgrade may change: pods (of this role), starts of their containers, images,
+    generation, restarts.
+    """
     status = job.status()
-    uids = {pod["metadata"]["uid"] for pod in job.pods()}
-    return uids, _images(job), status["rendezvousGeneration"], status["restartCount"]
+    starts = {
+        (pod["metadata"]["uid"], container["name"], container["restartCount"])
+        for pod in job.pods(role)
+        for container in pod["status"]["containerStatuses"]
+    }
+    return starts, _images(job), status["rendezvousGeneration"], status["restartCount"]
 
 
 def _images(job: Job) -> set[str]:
@@ -147,3 +176,19 @@ def _lose_a_worker(installation: Installation, job: Job) -> None:
     wait_until("a replacement that trains", replaced, seconds=240)
     _wait_until_followed(job)
     assert _images(job) == images
+
+
+def _lose_the_coordinator(installation: Installation, job: Job) -> None:
+    """Kill it. Its successor runs the images with which the job has started, and finds all workers
+    training: none of them starts again.
+    """
+    before, term = _course(job, "worker"), job.status()["coordinatorTerm"]
+    victim = job.coordinator()["metadata"]["name"]
+    kill = ("--grace-period=0", "--force")
+    installation.kubectl("delete", "pod", victim, "-n", job.namespace, *kill)
+    wait_until(
+        "a successor in the status", lambda: job.status()["coordinatorTerm"] > term, seconds=120
+    )
+    assert job.coordinator()["metadata"]["name"] != victim
+    _wait_until_followed(job)
+    assert _course(job, "worker") == before

@@ -24,6 +24,7 @@ EXECUTORS = {
     "tests/chart/test_documented_helm_apiserver.py": "at an API server",
     "tests/chart/test_upgrade_apiserver.py": "at an API server",
     "tests/e2e/test_documented_commands_cluster.py": "on a cluster",
+    "tests/e2e/test_former_release_cluster.py": "on a cluster",
     "demo/walkthrough/documented.py": "by the walk-through",
 }
 """File -> where it executes commands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
@@ -29,6 +30,7 @@ from tests.support.generations import make_generation
 from tests.support.operator_simulation import Simulation
 
 NUMBER = GenerationNumber(1, 1)
+Program = Callable[[], str]
 
 
 def operator() -> str:
@@ -102,12 +104,13 @@ class Series(NamedTuple):
     type: str
     labels: frozenset[str]
     text: str
-    """Its help; on the page, more may follow."""
+    """Its help."""
 
 
-def exported() -> list[Series]:
-    """The metric families of all programs that are ours."""
-    families = [one for program in PROGRAMS for one in text_string_to_metric_families(program())]
+def exported(*programs: Program) -> list[Series]:
+    """The metric families of these programs, or of all, that are ours."""
+    shown = programs or PROGRAMS
+    families = [one for program in shown for one in text_string_to_metric_families(program())]
     return [_series(one) for one in families if not re.match(r"python_|process_", one.name)]
 
 
