@@ -14,7 +14,7 @@ from demo.errors import QueryError
 from demo.fired_alerts import ALERTS
 from demo.ten_faults import record, strikes
 from demo.ten_faults.answer import ANYTHING, SOMEBODY, Answer, unsaid
-from demo.ten_faults.course import Course
+from demo.ten_faults.course import QUIET_SECONDS, Course
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Expected, Look, Observed, problems
 from demo.ten_faults.report_page import page
@@ -219,6 +219,26 @@ def test_a_query_that_fails_ends_no_watch_of_the_alerts() -> None:
     assert not course._alerts
     course._note()
     assert set(course._alerts) == {"TrainingJobStalled"}
+
+
+def test_a_fault_lasts_until_all_its_alerts_have_fired_and_why_has_said_it() -> None:
+    (hang,) = (fault for fault in FAULTS if fault.name == "a rank that hangs")
+    first, *others = hang.expected.alerts
+    assert others
+    course = Course(shaky(), hang)
+    course._alerts = {first: 12.0}
+    assert not course._is_high(65.0, said=True)
+    course._alerts |= dict.fromkeys(others, 64.0)
+    assert course._is_high(65.0, said=True)
+    assert not course._is_high(65.0, said=False)
+    assert course._is_high(65.0 + hang.expected.patience_seconds, said=False)
+
+
+def test_where_no_alert_should_fire_one_is_given_time_to() -> None:
+    course = Course(shaky(), FAULTS[0])
+    assert not course._is_high(QUIET_SECONDS - 1, said=True)
+    assert not course._is_high(QUIET_SECONDS + 1, said=False)
+    assert course._is_high(QUIET_SECONDS + 1, said=True)
 
 
 def test_a_claim_is_gone_only_where_kubectl_has_listed_the_others() -> None:
