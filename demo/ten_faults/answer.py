@@ -30,9 +30,12 @@ class Answer:
 
     def filled(self, names: Names) -> Answer:
         """With the names put in."""
-        evidence = tuple(one.format_map(names) for one in self.evidence)
-        parts = (part.format_map(names) for part in (self.sentence, self.heals, self.todo))
-        return Answer(*parts, evidence)
+        return Answer(
+            self.sentence.format_map(names),
+            self.heals.format_map(names),
+            self.todo.format_map(names),
+            tuple(one.format_map(names) for one in self.evidence),
+        )
 
 
 def read(why: str) -> Answer:

@@ -98,7 +98,8 @@ def test_what_it_shows_is_what_is_expected_unless_the_product_says_it_otherwise_
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.slug)
 def test_no_fault_is_expected_to_show_what_another_one_shows(fault: Fault) -> None:
     """Nor what the job shows when all is over, where that differs."""
-    answer, names = fault.expected.answer, {"node": "n1", "rank": "1"} | SEEN[fault.slug].names
+    answer = fault.expected.answer
+    names = {"node": "n1", "rank": "1", **SEEN[fault.slug].names}
     for slug, seen in SEEN.items():
         looks = (seen.height, seen.after) if slug != fault.slug else (seen.after,)
         if slug == fault.slug and answer == fault.expected.afterwards:
