@@ -10,7 +10,8 @@ from http.client import HTTPException
 from demo.caused_alerts.causes import Cause
 from demo.caused_alerts.sighting import Json, Sighting
 from demo.errors import DemoError, StoryError
-from demo.ten_faults.observation import Look, missing
+from demo.ten_faults.answer import unsaid
+from demo.ten_faults.observation import Look
 from demo.ten_faults.scene import Scene, Struck
 from demo.waiting import wait_for
 
@@ -96,7 +97,7 @@ class AlertCourse:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             look = self._look()
-            if not missing(self._cause.words, look.why) or time.monotonic() > deadline:
+            if not unsaid(self._cause.answer, {}, look.why) or time.monotonic() > deadline:
                 return look
             time.sleep(EVERY_SECONDS)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from demo.caused_alerts.causes import CAUSES, Cause
 from demo.caused_alerts.sighting import Sighting, problems
-from demo.ten_faults.page_parts import in_seconds, overview, transcript, wrapped
+from demo.ten_faults.page_parts import OLDER, in_seconds, overview, transcript, wrapped
 from demo.ten_faults.scene import FACTOR
 
 HEAD = f"""\
@@ -55,7 +55,7 @@ def _section(cause: Cause, seen: Sighting) -> str:
         wrapped(f"**Then**: {cause.acted} {_end(seen)}"),
     ]
     if wrong := problems(cause.awaited, seen):
-        parts.append(wrapped(f"**Not as it should be**: {'; '.join(wrong)}."))
+        parts.append(wrapped(f"**Not as it should be**: {'; '.join(wrong)}. {OLDER}"))
     return "\n\n".join(parts) + "\n"
 
 

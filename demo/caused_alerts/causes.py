@@ -14,6 +14,7 @@ from demo.caused_alerts import alert_strikes
 from demo.caused_alerts.jobs import BUG, LOOP
 from demo.caused_alerts.sighting import Awaited
 from demo.installation import ROOT, SYSTEM
+from demo.ten_faults.answer import SOMEBODY, Answer, trains
 from demo.ten_faults.course import wait_whole
 from demo.ten_faults.scene import NAMESPACE, Scene, Struck
 from demo.waiting import wait_for
@@ -64,7 +65,7 @@ class Cause:
     acted: str
     """What somebody does about it, as a sentence."""
     strike: Callable[[Scene], Struck]
-    words: tuple[str, ...]
+    answer: Answer
     """What `why` says of the job meanwhile."""
     job: str = LOOP
     """The job that `why` is asked about."""
@@ -89,9 +90,11 @@ class Cause:
         """How the alert should arrive."""
         rule = rules()[self.alert]
         labels = {"alertname": self.alert, **rule["labels"], **self.about}
-        return Awaited(labels, rule["annotations"]["runbook_url"], self.words, self.passes)
+        return Awaited(labels, rule["annotations"]["runbook_url"], self.answer, self.passes)
 
 
+LOOP_TRAINS = trains(LOOP, "1 worker")
+"""All that `why` says while a job goes on: what the alert saw is in the alert's own text."""
 OF_OPERATOR = {"namespace": SYSTEM}
 
 CAUSES: tuple[Cause, ...] = (
@@ -101,7 +104,13 @@ CAUSES: tuple[Cause, ...] = (
         "created.",
         "The Service is deleted.",
         alert_strikes.take_name,
-        words=("ObjectConflict", "Service", "gpt-conflict-coordinator", "Heals: no"),
+        Answer(
+            "gpt-conflict does not train: ObjectConflict: Service gpt-conflict-coordinator is not "
+            "of this job, and the job needs one of that name: nothing of it is changed (rename or "
+            "delete it, or give the job another name)",
+            heals=SOMEBODY,
+            todo="rename or delete the object that the message names, or rename the job",
+        ),
         job=alert_strikes.CONFLICTING,
         about={"namespace": NAMESPACE, "trainingjob": alert_strikes.CONFLICTING},
         created=(alert_strikes.CONFLICTING,),
@@ -112,7 +121,7 @@ CAUSES: tuple[Cause, ...] = (
         "before: it holds for about 33 minutes, also of a loss that stays.)",
         "The targets are right again.",
         alert_strikes.program_fails("wrong targets"),
-        words=("loop trains", "loss"),
+        Answer(LOOP_TRAINS, evidence=("status: Running, 1/1 workers, step ..., loss ...",)),
         prepare=loop_has_history,
         passes=True,
     ),
@@ -121,7 +130,7 @@ CAUSES: tuple[Cause, ...] = (
         "The program takes memory until 40 MiB of its container's limit are left, and keeps it.",
         "It gives the memory back.",
         alert_strikes.program_fails("memory leak"),
-        words=("loop trains",),
+        Answer(LOOP_TRAINS),
     ),
     Cause(
         "TrainingJobGoodputLow",
@@ -129,7 +138,7 @@ CAUSES: tuple[Cause, ...] = (
         "0.1 s.",
         "The storage is fast again.",
         alert_strikes.program_fails("slow storage"),
-        words=("loop trains",),
+        Answer(LOOP_TRAINS),
     ),
     Cause(
         "TrainingJobCoordinatorUnreachable",
@@ -137,14 +146,26 @@ CAUSES: tuple[Cause, ...] = (
         "Prometheus. Its workers and its kubelet reach it.",
         "The network passes it on again.",
         alert_strikes.cut_off_coordinator,
-        words=("coordinator", "does not answer the operator", "It still answers its workers"),
+        Answer(
+            "loop trains: step ... of 1000000 on 1 worker; coordinator pod loop-c... on node ... "
+            "does not answer the operator: ... It still answers its workers, so it is kept (see "
+            "kubectl logs loop-c...)"
+        ),
     ),
     Cause(
         "TrainingJobOperatorDown",
         "`kubectl scale` takes all replicas of the operator away.",
         "They are given back.",
         alert_strikes.stop_operator,
-        words=("OperatorAway", "nobody holds the operator's Lease", "start the operator again"),
+        Answer(
+            "loop, without an operator: OperatorAway: 1 worker pod runs, and none shows an error; "
+            "whether the job trains is in their logs (Judged by kubectl trainingjob from pods and "
+            "events: the operator is away.)",
+            heals=SOMEBODY,
+            todo="start the operator again (kubectl get pods -n regroup-system): without it no pod "
+            "is replaced; workers that train go on",
+            evidence=("operator: nobody holds the operator's Lease",),
+        ),
         about={},
     ),
     Cause(
@@ -154,7 +175,14 @@ CAUSES: tuple[Cause, ...] = (
         "and are not shortened; with the rules as they are, one job suffices.)",
         "The rule is put back.",
         alert_strikes.take_right,
-        words=("idle-0 does not train",),
+        Answer(
+            "idle-0 does not train: StatusRefused: the operator cannot write the status of this "
+            'job, and does nothing else for it; pods that run go on: PATCH ...: 403 ... "idle-0" '
+            'is forbidden: ... cannot patch resource "trainingjobs/status" ...',
+            heals=SOMEBODY,
+            todo="mend what the API server's answer names: give the operator back its right to "
+            "patch trainingjobs/status (the chart's ClusterRole), ...; it then goes on by itself",
+        ),
         job=alert_strikes.IDLE[0],
         about=OF_OPERATOR,
         created=alert_strikes.IDLE,
@@ -167,7 +195,14 @@ CAUSES: tuple[Cause, ...] = (
         "the shortened alert may end in between.)",
         "The operator is rolled back.",
         alert_strikes.meet_bug,
-        words=("InternalError", "ZeroDivisionError", "operator's log"),
+        Answer(
+            "gpt-bug does not train: InternalError: the operator met an error that it does not "
+            "know (ZeroDivisionError: division by zero): pods that run go on, nothing else is done "
+            "for this job, and the operator tries again: its log has the details, please report "
+            "them",
+            heals="seldom; it is tried again, and mostly fails as before until somebody acts",
+            todo="read the operator's log, and report the error; pods that run go on",
+        ),
         job=BUG,
         about=OF_OPERATOR,
         prepare=operator_has_bug,
@@ -179,7 +214,15 @@ CAUSES: tuple[Cause, ...] = (
         "The program meets a corrupt shard of its data: each time, it ends with a RuntimeError.",
         "The shard is repaired.",
         alert_strikes.program_fails("corrupt shard"),
-        words=("RepeatedFailures", "shard 7 of the data set is corrupt", "Heals: no"),
+        Answer(
+            "loop ...: RepeatedFailures: ... failures of the program since ...; ... of 10 restarts "
+            "are left (restartPolicy.maxRestarts); the last one: rank 0 on loop-w0-... (node ...) "
+            "ended with exit code 1: RuntimeError: shard 7 of the data set is corrupt",
+            heals=SOMEBODY,
+            todo="mend what the last failure names; kubectl trainingjob logs loop --failed has "
+            "more. If all were on one node (kubectl trainingjob timeline loop -o wide), cordon it. "
+            "To keep the restarts that are left: kubectl trainingjob suspend loop",
+        ),
     ),
 )
 BY_NAME: Mapping[str, Cause] = {cause.slug: cause for cause in CAUSES}

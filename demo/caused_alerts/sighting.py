@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demo.ten_faults.observation import Look, missing
+from demo.ten_faults.answer import Answer, unsaid
+from demo.ten_faults.observation import Look
 
 Json = dict[str, Any]
 
@@ -18,7 +19,7 @@ class Awaited:
     labels: Mapping[str, str]
     """All of them: what it is about, its name and its severity."""
     runbook_url: str
-    words: tuple[str, ...]
+    answer: Answer
     """What `why` says of the job meanwhile."""
     passes: bool = False
     """Whether it may end while its cause lasts."""
@@ -71,5 +72,5 @@ def _alert_problems(awaited: Awaited, seen: Sighting) -> Iterator[str]:
 def _why_problems(awaited: Awaited, seen: Sighting) -> Iterator[str]:
     if seen.look.exit_code:
         yield f"`why` ended with {seen.look.exit_code}"
-    for word in missing(awaited.words, seen.look.why):
-        yield f"`why` did not say {word!r}"
+    for part in unsaid(awaited.answer, {}, seen.look.why):
+        yield f"`why` should have said {part}"

@@ -8,8 +8,9 @@ from http.client import HTTPException
 from typing import Any
 
 from demo.errors import DemoError, StoryError
+from demo.ten_faults.answer import unsaid
 from demo.ten_faults.expectations import SLOW, Fault
-from demo.ten_faults.observation import Look, Observed, unsaid
+from demo.ten_faults.observation import Look, Observed
 from demo.ten_faults.scene import Scene, Struck
 from demo.waiting import wait_for
 from devcluster.errors import DevclusterError
@@ -77,23 +78,27 @@ class Course:
             self._began = self._struck.at
 
     def _height(self) -> Look:
-        """What a user sees whom the alert has woken; where there is none, as soon as it is shown,
-        and while no alert comes.
+        """What a user sees whom the alerts have woken; where there are none, as soon as it is
+        shown, and while no alert comes.
         """
-        wanted, patience = self._expected.alert, self._expected.patience_seconds
         while True:
-            alert_at = self._alerts.get(wanted or "")
             look = self._look()
-            said = not unsaid(self._expected.words, self._struck.names, look.why)
+            said = not unsaid(self._expected.answer, self._struck.names, look.why)
             if said and self._shown_after is None:
                 self._shown_after = look.seconds
-            if wanted is None and said and look.seconds > QUIET_SECONDS:
-                return look
-            if alert_at is not None and (said or look.seconds > alert_at + patience):
-                return look
-            if look.seconds > ALERT_SECONDS:
+            if self._is_high(look.seconds, said=said) or look.seconds > ALERT_SECONDS:
                 return look
             time.sleep(EVERY_SECONDS)
+
+    def _is_high(self, seconds: float, *, said: bool) -> bool:
+        """Whether all has been shown that is waited for."""
+        fired = [self._alerts.get(alert) for alert in self._expected.alerts]
+        if not fired:
+            return said and seconds > QUIET_SECONDS
+        times = [at for at in fired if at is not None]
+        if len(times) < len(fired):
+            return False
+        return said or seconds > max(times) + self._expected.patience_seconds
 
     def _look(self) -> Look:
         """Type both commands."""

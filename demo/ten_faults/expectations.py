@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from demo.ten_faults import strikes
-from demo.ten_faults.observation import Expected, Words
+from demo.ten_faults.answer import SOMEBODY, Answer, trains
+from demo.ten_faults.observation import Expected
 from demo.ten_faults.scene import Scene, Struck
 
 SLOW = frozenset({"TrainingJobGoodputLow"})
@@ -37,6 +38,35 @@ PENDING = "TrainingJobPendingTooLong"
 WAITS = (
     "The job waits and makes no step, however the reason is called: the text of the alert has it."
 )
+AFTER_SUSPENSION = "changes only while the job is suspended: kubectl trainingjob suspend"
+THREE_TRAIN = trains(strikes.SAMPLE, "3 workers")
+RANK_KILLED = (
+    "last recovery, ... ago: application on node ...: rank {rank} on gpt-demo-w... (node ...) was "
+    "ended by SIGKILL (out of memory?)"
+)
+RANK_HUNG = (
+    "last recovery, ... ago: hang on node ...: no progress for ... s: rank {rank} on gpt-demo-w... "
+    "(node ...) does not answer (is its process stopped, or its node frozen?)"
+)
+RANK_SLOW = (
+    "event StragglerDetected, ... ago: rank {rank} on gpt-demo-w... computes ... % longer than the "
+    "median rank..."
+)
+CLAIM_DELETED = (
+    "gpt-demo does not train: ClaimMissing: "
+    "spec.checkpoint.storage.persistentVolumeClaim.claimName: PersistentVolumeClaim 'shared' is "
+    "being deleted: to keep the checkpoints, set persistentVolumeReclaimPolicy of its volume to "
+    "Retain; then suspend the job, and create the claim again when it is gone"
+)
+OVERFLOWN = Answer(
+    "gpt-nan has ended: TrainingFailed: rank 0 on gpt-nan-w0-1 (node ...) ended with exit code 2: "
+    "NonFiniteError: steps ... to ...: the loss or its gradients are not finite in 10 steps in a "
+    "row: lower the learning rate, or resume from an earlier checkpoint; exit code 2 (an error "
+    "that would come again) is not worth another try",
+    heals="no, it has ended",
+    todo="mend what the message names, then delete the job and create it again; its checkpoints "
+    "stay on the volume",
+)
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -48,8 +78,8 @@ FAULTS: tuple[Fault, ...] = (
             None,
             "The job trains again within seconds. Three failures in half an hour would be an "
             "alert.",
-            words=Words(("gpt-demo trains",), ("rank {rank}", "SIGKILL")),
-            afterwards=Words(("gpt-demo trains",), ("last recovery", "rank {rank}")),
+            Answer(THREE_TRAIN, evidence=(RANK_KILLED,)),
+            afterwards=Answer(THREE_TRAIN, evidence=(RANK_KILLED,)),
             heals=True,
         ),
     ),
@@ -61,10 +91,20 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             None,
             "The job trains on with two of its three workers, as its elasticPolicy allows.",
-            words=Words(
-                ("gpt-demo trains, but", "2 of 3 workers", "{node}"), ("bring node {node} back",)
+            Answer(
+                "gpt-demo trains, but: WorkersMissing: 2 of 3 workers take part; node {node} does "
+                "not respond (bring it back, or add another one)...",
+                heals=SOMEBODY,
+                todo="bring node {node} back (kubectl describe node {node}), or add another one: "
+                "the worker takes part as soon as it has a node",
             ),
-            afterwards=Words(("gpt-demo trains",), ("3/3 workers", "{node}")),
+            afterwards=Answer(
+                THREE_TRAIN,
+                evidence=(
+                    "last recovery, ... ago: resize: gpt-demo-w... joins",
+                    "event ...Lost, ... ago: ...gpt-demo-w... on ...{node} ... lost...",
+                ),
+            ),
             heals=False,
             also=SLOW,
         ),
@@ -77,10 +117,17 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobVolumeUnavailable",
             "Training goes on, but without checkpoints: it may lose hours, so somebody is woken.",
-            words=Words(("gpt-demo trains, but", "volume", "No space left"), ("free space",)),
-            afterwards=Words(("gpt-demo trains",)),
+            Answer(
+                "gpt-demo trains, but: VolumeUnavailable: /regroup/volume/team/gpt-demo-...: No "
+                "space left on device (since ...). ... steps of the history wait in memory; of "
+                "more than ... the oldest are left out. Checkpoints may fail too.",
+                heals=SOMEBODY,
+                todo="free space, or repair the volume; delete no pod: states wait in memory",
+            ),
+            afterwards=Answer(THREE_TRAIN, evidence=("event VolumeUnavailable, ...",)),
             heals=False,
-            also=SLOW | {"TrainingJobCheckpointFailing", "TrainingJobCheckpointStale"},
+            follow={"TrainingJobCheckpointFailing": "no save succeeds on a full volume"},
+            also=SLOW | {"TrainingJobCheckpointStale"},
         ),
     ),
     Fault(
@@ -91,10 +138,15 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=Words(
-                ("ImageError", strikes.WRONG_IMAGE), ("Heals: no", "spec.image", "suspend")
+            Answer(
+                f"gpt-image does not train: ImageError: cannot pull image {strikes.WRONG_IMAGE} of "
+                "pod gpt-image-w0-... on node ...: ... connection refused (check spec.image or "
+                "spec.template)",
+                heals=SOMEBODY,
+                todo="correct the image's pull secret, the node's way to the registry, or its "
+                f"name: spec.image {AFTER_SUSPENSION} gpt-image",
             ),
-            afterwards=Words(("trains",)),
+            afterwards=Answer(trains("gpt-image", "1 worker")),
             heals=False,
             also=SLOW,
         ),
@@ -108,10 +160,14 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=Words(
-                ("Unschedulable", "Insufficient cpu"), ("Heals: no", "ask for less", "suspend")
+            Answer(
+                "gpt-size does not train: Unschedulable: pod gpt-size-w0-... cannot be scheduled: "
+                "0/3 nodes are available: ... Insufficient cpu...",
+                heals=SOMEBODY,
+                todo="free or add nodes, or ask for less: spec.resources "
+                f"{AFTER_SUSPENSION} gpt-size",
             ),
-            afterwards=Words(("trains",)),
+            afterwards=Answer(trains("gpt-size", "1 worker")),
             heals=False,
             also=SLOW,
         ),
@@ -126,13 +182,24 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobRankUnresponsive",
             "All GPUs wait for one rank, for longer than a step or a save should take.",
-            words=Words(
-                ("gpt-demo trains, but: NoProgress", "no step since"),
-                ("trainingjob debug", "Heals: "),
+            Answer(
+                "gpt-demo trains, but: NoProgress: no step since ..., after step ...: a rank "
+                "hangs, or a save, an evaluation or data take so long; all ranks begin anew after "
+                f"{strikes.HANG_SECONDS} s without one",
+                heals="often, but only once all ranks begin anew; somebody has to act when it "
+                "comes again",
+                todo="kubectl trainingjob debug gpt-demo shows what each rank does; "
+                "spec.failureDetection.progressTimeoutSeconds says when all ranks begin anew by "
+                "themselves",
             ),
-            afterwards=Words(("gpt-demo trains",), ("hang", "no progress", "rank {rank}")),
+            afterwards=Answer(THREE_TRAIN, evidence=(RANK_HUNG,)),
             heals=True,
-            also=SLOW | {"TrainingJobStalled", "TrainingJobCheckpointStale"},
+            follow={
+                "TrainingJobStalled": "the step stays the same until the ranks begin anew",
+                "TrainingJobCheckpointStale": "nothing is saved until then, twice as long as the "
+                "alert allows",
+            },
+            also=SLOW,
             patience_seconds=90,
         ),
     ),
@@ -144,10 +211,14 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobStraggler",
             "All other GPUs wait in each step, and by default nothing is done about it.",
-            words=Words(
-                ("gpt-demo trains, but", "rank {rank}", "longer than the median"), ("cordon",)
+            Answer(
+                "gpt-demo trains, but: Stragglers: all wait for the slowest: rank {rank} on ... "
+                "computes ... % longer than the median rank",
+                heals=SOMEBODY,
+                todo="check that rank's GPU and node; to move the rank, cordon the node and delete "
+                "its pod: no step is lost",
             ),
-            afterwards=Words(("gpt-demo trains",)),
+            afterwards=Answer(THREE_TRAIN, evidence=(RANK_SLOW,)),
             heals=False,
             also=SLOW,
         ),
@@ -160,11 +231,11 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             "TrainingJobLossNaN",
             "Its owner has to act. No restart is tried, since it would come to the same step.",
-            words=Words(("has ended", "not finite")),
-            afterwards=Words(("has ended", "not finite", "in a row")),
+            OVERFLOWN,
+            afterwards=OVERFLOWN,
             heals=False,
             ends=True,
-            also=frozenset({"TrainingJobFailed"}),
+            follow={"TrainingJobFailed": "the job ends with ten such steps in a row"},
         ),
         job="gpt-nan",
     ),
@@ -176,10 +247,17 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=Words(
-                ("QuotaExceeded", "exceeded quota", strikes.QUOTA, "pods"), ("raise the quota",)
+            Answer(
+                "gpt-quota does not train: QuotaExceeded: a quota of the namespace refuses an "
+                'object: pods "gpt-quota-..." is forbidden: exceeded quota: '
+                f"{strikes.QUOTA}, requested: pods=1, used: pods=..., limited: pods=... (raise the "
+                "quota, free what uses it, or ask for less)",
+                heals=SOMEBODY,
+                todo="raise the quota, delete what uses it, or ask for less: spec.resources "
+                f"{AFTER_SUSPENSION} gpt-quota",
+                evidence=(f"quota {strikes.QUOTA}: used up: pods ... of ...",),
             ),
-            afterwards=Words(("trains",)),
+            afterwards=Answer(trains("gpt-quota", "1 worker")),
             heals=False,
             also=SLOW,
         ),
@@ -195,10 +273,21 @@ FAULTS: tuple[Fault, ...] = (
         Expected(
             PENDING,
             WAITS,
-            words=Words(("ClaimMissing", "shared"), ("Heals: no", "Retain", "suspend gpt-demo")),
-            afterwards=Words(("gpt-demo trains",), ("3/3 workers",)),
+            Answer(
+                CLAIM_DELETED,
+                heals=SOMEBODY,
+                todo="create the PersistentVolumeClaim that the message names. One that is being "
+                "deleted goes with the last pod that uses it, and its volume with it unless the "
+                "volume's persistentVolumeReclaimPolicy is Retain: set that first, then kubectl "
+                "trainingjob suspend gpt-demo, create the claim again, and resume",
+            ),
+            afterwards=Answer(THREE_TRAIN),
             heals=False,
-            also=SLOW | {"TrainingJobBelowMinWorkers", "TrainingJobCheckpointStale"},
+            follow={
+                "TrainingJobBelowMinWorkers": "two of three workers are gone and the claim lets no "
+                "pod come"
+            },
+            also=SLOW | {"TrainingJobCheckpointStale"},
         ),
     ),
 )

@@ -8,6 +8,8 @@ from demo.ten_faults.observation import Look
 
 WIDTH = 100
 """The most characters of a line."""
+OLDER = "What a run shows is judged by the table of today: this may have been mended since."
+"""Behind what was not as it should be."""
 
 
 def _row_of(cells: Sequence[str]) -> str:

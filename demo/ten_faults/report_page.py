@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Observed, problems
-from demo.ten_faults.page_parts import in_seconds, overview, transcript, wrapped
+from demo.ten_faults.page_parts import OLDER, in_seconds, overview, transcript, wrapped
 from demo.ten_faults.scene import FACTOR
 from demo.ten_faults.strikes import SAMPLE
 
@@ -19,11 +19,12 @@ cluster of three nodes, with its [monitors, rules and dashboards](monitoring.md)
 rules once a second and sends what fires to a real Alertmanager. All that the rules say of time is
 divided by {FACTOR}: an hour is a minute.
 
-For each fault the command knows which alert should fire, which words the first sentence of
-`kubectl trainingjob why` should have, and which should stand below it. It fails where they differ,
-and each verdict here is its own. Times are from the fault on, but for "trains again" where somebody
-has to act: from then on. Two cores run all three nodes and the commands, beside other work; times
-include that of the commands themselves, and your cluster is faster.
+For each fault the command knows which alerts have to fire, and what `kubectl trainingjob why` has
+to say: its first sentence, how the fault heals, and what to do. It fails where they differ, and
+each verdict here is its own; `...` stands for what differs from run to run. Times are from the
+fault on, but for "trains again" where somebody has to act: from then on. Two cores run all three
+nodes and the commands, beside other work; times include that of the commands themselves, and your
+cluster is faster.
 """
 COLUMNS = ("fault", "alert", "fires after", "`why` says it after", "heals itself", "trains again")
 
@@ -102,14 +103,13 @@ def _struck(seen: Observed) -> list[str]:
 
 def _verdict(fault: Fault, seen: Observed) -> str:
     if wrong := problems(fault.expected, seen):
-        return f"not as it should be: {'; '.join(wrong)}."
-    words = fault.expected.words.filled(seen.names)
-    below = f" Below it stand {_quoted(words.below)}." if words.below else ""
-    return f"right and enough. The first sentence has {_quoted(words.sentence)}.{below}"
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return ", ".join(f"`{word.strip()}`" for word in words)
+        return f"not as it should be: {'; '.join(wrong)}. {OLDER}"
+    answer = fault.expected.answer.filled(seen.names)
+    awaited = [f"the first sentence `{answer.sentence}`"]
+    if answer.heals:
+        awaited += [f"`Heals: {answer.heals}`", f"`Do: {answer.todo}`"]
+    awaited += (f"as evidence `{one}`" for one in answer.evidence)
+    return f"right and enough. Awaited: {', '.join(awaited)}."
 
 
 def _alert(fault: Fault, seen: Observed) -> str:
@@ -117,11 +117,18 @@ def _alert(fault: Fault, seen: Observed) -> str:
     if name is None:
         return f"none. {fault.expected.because}"
     page = f"[{name}](../runbooks/{name}.md)"
-    others = ", ".join(
-        f"{one} ({in_seconds(at)})" for one, at in seen.alerts.items() if one != name
-    )
-    also = f" Also fired: {others}." if others else ""
+    also = "".join(f" {one}" for one in _also(fault, seen))
     return f"{page}, after {in_seconds(seen.alerts.get(name))}. {fault.expected.because}{also}"
+
+
+def _also(fault: Fault, seen: Observed) -> Iterator[str]:
+    """The other alerts, as sentences: those that have to fire with the reason."""
+    others = {one: at for one, at in seen.alerts.items() if one != fault.expected.alert}
+    for one, why in fault.expected.follow.items():
+        yield f"{one} ({in_seconds(others.pop(one, None))}) follows: {why}."
+    if others:
+        named = ", ".join(f"{one} ({in_seconds(at)})" for one, at in others.items())
+        yield f"Also fired: {named}."
 
 
 def _end(fault: Fault, seen: Observed) -> str:

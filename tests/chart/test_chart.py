@@ -441,3 +441,19 @@ def test_grafana_operators_resources_come_only_where_they_are_asked_for() -> Non
     assert boards(asked) == ["regroup-fleet", "regroup-job", "regroup-operator"]
     assert not boards()
     assert not boards(asked, "dashboards.enabled=false")
+
+
+@pytest.mark.parametrize("name", ["fleet", "job", "operator"])
+def test_grafana_operator_reads_each_dashboard_where_the_chart_has_put_its_file(name: str) -> None:
+    labels = {"dashboards": "grafana", "team": "5"}
+    objects = render(
+        "dashboards.grafanaOperator.enabled=true",
+        f"dashboards.grafanaOperator.instanceLabels={json.dumps(labels)}",
+    )
+    made = objects["GrafanaDashboard", f"regroup-{name}"]
+    (source,) = made["spec"].keys() & {"json", "gzipJson", "url", "jsonnet", "configMapRef"}
+    place = made["spec"][source]
+    held = objects["ConfigMap", place["name"]]
+    assert held["metadata"]["namespace"] == made["metadata"]["namespace"] == NAMESPACE
+    assert held["data"][place["key"]] == (CHART / f"dashboards/{name}.json").read_text()
+    assert made["spec"]["instanceSelector"] == {"matchLabels": labels}

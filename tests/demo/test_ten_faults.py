@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import cast
 
@@ -12,21 +13,39 @@ import yaml
 from demo.errors import QueryError
 from demo.fired_alerts import ALERTS
 from demo.ten_faults import record, strikes
-from demo.ten_faults.course import Course
-from demo.ten_faults.expectations import FAULTS
-from demo.ten_faults.observation import Expected, Look, Observed, Words, problems
+from demo.ten_faults.answer import ANYTHING, SOMEBODY, Answer, unsaid
+from demo.ten_faults.course import QUIET_SECONDS, Course
+from demo.ten_faults.expectations import FAULTS, Fault
+from demo.ten_faults.observation import Expected, Look, Observed, problems
 from demo.ten_faults.report_page import page
 from demo.ten_faults.scene import Scene, Struck, values
+from regroup.kubernetes.advice import HEALS, advice
 
 EXPECTED = Expected(
     "TrainingJobStalled",
     "It stands still.",
-    words=Words(("node {node}", "No space left"), ("Heals: no",)),
-    afterwards=Words(("trains",)),
+    Answer(
+        "gpt waits: node {node}: No space left on device",
+        heals=SOMEBODY,
+        todo="free space on {node}",
+        evidence=("quota ...: pods 4 of 4",),
+    ),
+    afterwards=Answer("gpt trains"),
     heals=False,
     also=frozenset({"TrainingJobGoodputLow"}),
 )
-WHY = "gpt waits: node n2: No space\n  left on device\n\nHeals: no"
+WHY = """\
+gpt waits: node n2: No space
+left on device
+
+Evidence:
+  - status: Pending
+  - quota of-team:
+    pods 4 of 4
+
+Heals: no, somebody has
+to act
+Do: free space on n2"""
 HEIGHT = Look(12.0, WHY, 0, "gpt   Pending")
 SEEN = Observed(
     height=HEIGHT,
@@ -37,6 +56,9 @@ SEEN = Observed(
     names={"node": "n2", "rank": "1"},
     run="2026-11-27 21:17 UTC",
 )
+
+
+STATES = ("trains", "trains, but", "does not train", "has ended")
 
 
 def judged(**changes: object) -> list[str]:
@@ -58,27 +80,51 @@ def test_an_alert_that_is_missing_or_too_much_is_a_problem() -> None:
     assert wrong == ["alert TrainingJobStraggler fired and should not"]
 
 
-def test_why_has_to_say_all_words_and_to_end_with_zero() -> None:
+def test_an_alert_that_has_to_follow_is_awaited_too() -> None:
+    follows = {"TrainingJobFailed": "it ends"}
+    expected = dataclasses.replace(EXPECTED, follow=follows)
+    assert problems(expected, SEEN) == ["alert TrainingJobFailed did not fire"]
+    both = dataclasses.replace(SEEN, alerts={**SEEN.alerts, "TrainingJobFailed": 12.0})
+    assert problems(expected, both) == []
+
+
+def test_why_has_to_say_all_parts_and_to_end_with_zero() -> None:
     vague = dataclasses.replace(HEIGHT, why="gpt waits", exit_code=1)
-    assert judged(height=vague) == [
-        "`why` ended with 1 while it lasted",
-        "`why` did not say 'node n2' in its first sentence while it lasted",
-        "`why` did not say 'No space left' in its first sentence while it lasted",
-        "`why` did not say 'Heals: no' below it while it lasted",
+    ended, *unsaid_parts = judged(height=vague)
+    assert ended == "`why` ended with 1 while it lasted"
+    parts = [
+        "`gpt waits: node n2: No space left on device` in its first sentence",
+        "`no, somebody has to act` after `Heals:`",
+        "`free space on n2` after `Do:`",
+        "`quota ...: pods 4 of 4` as evidence",
     ]
+    assert unsaid_parts == [f"`why` should have said {part} while it lasted" for part in parts]
 
 
-def test_the_first_sentence_is_judged_apart_from_what_stands_below_it() -> None:
-    low = dataclasses.replace(HEIGHT, why="gpt waits: node n2\n\nHeals: no\nNo space left")
-    assert judged(height=low) == [
-        "`why` did not say 'No space left' in its first sentence while it lasted"
-    ]
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        (WHY.replace("gpt waits", "gpt trains, but"), "in its first sentence"),
+        (WHY.replace("left on device", "left on device?"), "in its first sentence"),
+        (WHY.replace("no, somebody", "often, or somebody"), "after `Heals:`"),
+        (WHY.replace("Do: free space", "Do: make a note, then free space"), "after `Do:`"),
+        (WHY.replace("pods 4 of 4", "pods 4 of 5"), "as evidence"),
+    ],
+)
+def test_a_part_that_says_other_words_or_more_is_a_problem(other: str, part: str) -> None:
+    (problem,) = judged(height=dataclasses.replace(HEIGHT, why=other))
+    assert part in problem
+
+
+def test_a_job_that_trains_well_heals_from_nothing() -> None:
+    (problem,) = unsaid(Answer("gpt trains"), {}, "gpt trains\n\nHeals: no\nDo: nothing")[:1]
+    assert problem == "`nothing` after `Heals:`"
 
 
 def test_another_node_than_the_one_that_was_struck_is_a_problem() -> None:
-    assert judged(names={"node": "n3", "rank": "1"}) == [
-        "`why` did not say 'node n3' in its first sentence while it lasted"
-    ]
+    sentence, todo = judged(names={"node": "n3", "rank": "1"})
+    assert "`gpt waits: node n3: " in sentence
+    assert "`free space on n3`" in todo
 
 
 def test_a_job_that_heals_or_does_not_against_the_table_is_a_problem() -> None:
@@ -92,10 +138,41 @@ def test_there_are_ten_faults_and_each_alert_of_them_is_a_rule_of_the_chart() ->
         for group in yaml.safe_load((ALERTS / "regroup.yaml").read_text())["groups"]
         for rule in group["rules"]
     }
-    named = {fault.expected.alert for fault in FAULTS} - {None}
+    named = {alert for fault in FAULTS for alert in fault.expected.alerts}
     assert len(FAULTS) == 10
     assert named <= rules
     assert frozenset().union(*(fault.expected.also for fault in FAULTS)) <= rules
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.slug)
+def test_each_fault_expects_what_the_product_says_of_its_reason(fault: Fault) -> None:
+    """Of those whose job does not end, and is not whole before anybody looks."""
+    answer = fault.expected.answer.filled({"node": "n1", "rank": "1"})
+    head, *rest = answer.sentence.split(": ")
+    if head == f"{fault.job} trains" or fault.expected.ends:
+        return
+    said = advice(reason_of(rest[0]), fault.job, ["n1"] if "node n1 " in answer.sentence else ())
+    assert (answer.heals, answer.todo) == (HEALS[said.heals], said.what_to_do)
+
+
+def reason_of(reason: str) -> str:
+    """What is judged instead of a worker that is missing, as pods show it."""
+    return "Unschedulable" if reason == "WorkersMissing" else reason
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.slug)
+def test_each_fault_expects_a_reason_what_is_wrong_how_it_heals_and_what_to_do(
+    fault: Fault,
+) -> None:
+    expected, job = fault.expected, fault.job
+    for answer in (expected.answer, expected.afterwards):
+        head, *rest = answer.sentence.split(": ")
+        assert head in {f"{job} {state}" for state in STATES}
+        whole = head == f"{job} trains"
+        assert (answer.heals == answer.todo == "") if whole else (answer.heals and answer.todo)
+        assert whole or re.fullmatch(r"[A-Z]\w+", rest[0]), "the reason"
+        assert whole or len(rest[1]) > len(ANYTHING), "what is wrong"
+    assert expected.answer.heals.startswith("no") == (not expected.heals)
 
 
 def test_the_values_of_the_page_about_monitoring_switch_all_on() -> None:
@@ -142,6 +219,26 @@ def test_a_query_that_fails_ends_no_watch_of_the_alerts() -> None:
     assert not course._alerts
     course._note()
     assert set(course._alerts) == {"TrainingJobStalled"}
+
+
+def test_a_fault_lasts_until_all_its_alerts_have_fired_and_why_has_said_it() -> None:
+    (hang,) = (fault for fault in FAULTS if fault.name == "a rank that hangs")
+    first, *others = hang.expected.alerts
+    assert others
+    course = Course(shaky(), hang)
+    course._alerts = {first: 12.0}
+    assert not course._is_high(65.0, said=True)
+    course._alerts |= dict.fromkeys(others, 64.0)
+    assert course._is_high(65.0, said=True)
+    assert not course._is_high(65.0, said=False)
+    assert course._is_high(65.0 + hang.expected.patience_seconds, said=False)
+
+
+def test_where_no_alert_should_fire_one_is_given_time_to() -> None:
+    course = Course(shaky(), FAULTS[0])
+    assert not course._is_high(QUIET_SECONDS - 1, said=True)
+    assert not course._is_high(QUIET_SECONDS + 1, said=False)
+    assert course._is_high(QUIET_SECONDS + 1, said=True)
 
 
 def test_a_claim_is_gone_only_where_kubectl_has_listed_the_others() -> None:

@@ -20,6 +20,8 @@ from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.cli.request_verbs import checkpoint
 from regroup.cli.show_verbs import live
 from regroup.kubernetes.cluster_errors import unreachable
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.kube_api import ROOT
 from tests.support.specs import VALID_JOB
 
@@ -97,6 +99,13 @@ def test_the_page_lists_every_verb() -> None:
         trainingjob.commands.keys() - {"checkpoint"}
         | {f"checkpoint {verb}" for verb in checkpoint.commands}
     )
+
+
+def test_the_page_says_how_a_killed_rank_differs_from_one_without_memory() -> None:
+    words = " ".join(PAGE.split())
+    killed = {"generation": GenerationNumber(1, 1), "rank": 1, "exit_code": 137, "signal": 9}
+    for cause in ("signal", "oom"):
+        assert RankExit.model_validate({**killed, "cause": cause}).how in words
 
 
 def test_the_same_verbs_are_under_regroup() -> None:

@@ -10,6 +10,8 @@ from regroup_trainer.protocol.rank_messages import Parked
 from tests.support.coordinator_simulation import Job, retained_of, start_job
 
 LABELS = {"namespace": "default", "trainingjob": "gpt"}
+UNREPORTED = 0.5
+"""Seconds that rank 0 may have spent since its last report, which agents send with a heartbeat."""
 
 
 def value(job: Job, name: str, **labels: str) -> float | None:
@@ -50,27 +52,51 @@ def test_the_time_of_the_job_is_counted_by_phase() -> None:
     assert value(job, "trainingjob_lost_work_seconds_total") == 0
 
 
-def test_the_time_of_all_gpus_is_counted_by_use_and_survives_a_succession() -> None:
+def gpu_seconds(job: Job) -> dict[str, float]:
+    """The seconds of all GPUs by use."""
+    counted = {
+        use: value(job, "trainingjob_gpu_seconds_total", use=use)
+        for use in ("useful", "lost", "waiting")
+    }
+    return {use: seconds for use, seconds in counted.items() if seconds is not None}
+
+
+def test_the_time_of_all_gpus_is_counted_by_use() -> None:
     job, agents = start_job(steps=10_000)
-
-    def seconds(use: str) -> float:
-        counted = value(job, "trainingjob_gpu_seconds_total", use=use)
-        assert counted is not None
-        return counted
-
     job.wait(5.0)
-    assert seconds("useful") > 0
-    assert seconds("lost") == 0
-    useful, waiting = seconds("useful"), seconds("waiting")
+    before = gpu_seconds(job)
+    assert before["useful"] > 0
+    assert before["lost"] == 0
     job.cut_off(agents[1])
     job.wait(20.0)
-    assert seconds("waiting") > waiting
-    assert seconds("useful") > useful
-    before = {use: seconds(use) for use in ("useful", "lost", "waiting")}
-    job.update_desired(seed=job.core.state.account.ledger())
+    after = gpu_seconds(job)
+    assert after["waiting"] > before["waiting"]
+    assert after["useful"] > before["useful"]
+
+
+@pytest.mark.parametrize("age", [0.0, 0.5, 3.0, 10.0])
+def test_a_successor_counts_the_time_of_all_gpus_on_from_an_account_of_any_age(age: float) -> None:
+    """It begins with what the status has, which is older than what its predecessor has counted:
+    that time is in no account. From then on nothing is missing, or counted twice, or taken back.
+    """
+    job, agents = start_job(steps=100_000)
+    job.wait(5.0)
+    seed = job.core.state.account.ledger()
+    job.wait(age)
+    predecessor = gpu_seconds(job)
+    job.desired = job.desired.model_copy(update={"seed": seed})
     job.start_coordinator(term=2)
-    job.wait(10.0)
-    assert all(seconds(use) >= known for use, known in before.items())
+    known, began = gpu_seconds(job), job.now
+    assert known == seed.gpu_seconds, "it knows no more yet"
+    for _ in range(20):
+        job.wait(0.5)
+        now = gpu_seconds(job)
+        assert all(now[use] >= known[use] for use in known), "a counter never falls"
+        known = now
+    counted = sum(known.values()) - sum(seed.gpu_seconds.values())
+    assert counted == pytest.approx(len(agents) * (job.now - began), abs=len(agents) * UNREPORTED)
+    lacks = sum(predecessor.values()) - sum(seed.gpu_seconds.values())
+    assert lacks == pytest.approx(len(agents) * age, abs=len(agents) * UNREPORTED)
 
 
 def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
