@@ -127,10 +127,10 @@ SOAKED = ("lost_steps_ddp", "lost_steps_fsdp_over_interval", "lost_steps_known_w
 def test_the_random_faults_are_those_of_the_file() -> None:
     parts = {part["seed"]: part["metrics"] for part in results("soak")["parts"]}
     found = r" \| (\d+)" * 4
-    newest = words(PAGE, rf"\| (\d+), seeds (\d+) and (\d+) \| \w+{found} \|")
+    newest = words(PAGE, rf"\| (\d+), seeds (\d[\d, ]* and \d+) \| \w+{found} \|")
     before = words(PAGE, rf"\| (\d+), (\d+) seeds before \| older ones{found} \|")
-    seeds = {int(newest[1]), int(newest[2])}
-    assert totals([parts[seed] for seed in seeds]) == [int(n) for n in (newest[0], *newest[3:])]
+    seeds = set(map(int, re.findall(r"\d+", newest[1])))
+    assert totals([parts[seed] for seed in seeds]) == [int(n) for n in (newest[0], *newest[2:])]
     rest = [parts[seed] for seed in parts.keys() - seeds]
     assert [len(rest), *totals(rest)] == [int(n) for n in (before[1], before[0], *before[2:])]
     faults, kinds = words(FIRST, r"Of (\d+) \[random faults\]\S+ of (\d+) kinds")
