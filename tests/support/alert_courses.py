@@ -250,6 +250,14 @@ COURSES: dict[str, tuple[Course, ...]] = {
         ),
         # A job of torchrun has no coordinator.
         Course(40, RUNNING),
+        # Its series are never scraped. The operator reached it again after half an hour.
+        Course(
+            40,
+            {
+                of_job("waiting", reason="CoordinatorUnreachable"): "1x30 _x60",
+                of_job("status_phase", phase="Running"): "0x30 1x60",
+            },
+        ),
     ),
     "TrainingJobObjectConflict": (
         Fires(10, {of_job("waiting", reason="ObjectConflict"): "1x30"}),

@@ -276,7 +276,8 @@ class TorchrunRun:
                 self._account(index, agent)
         if self._outcome() is not None:
             return
-        ended = bool(self._done)  # torchrun refuses workers that come later
+        refused = any(map(torchrun_end.was_refused, self._failed.values()))
+        ended = bool(self._done) or refused  # torchrun refuses workers that come later
         for index in range(self.wanted.replicas):
             if (
                 index not in self.agents
@@ -304,8 +305,10 @@ class TorchrunRun:
             f"worker {index} is gone: {describe_exit(agent.exit_code)}; see logs/{agent.log.name}"
         )
         if (agent.exit_code or 0) > 0:
-            self._failures += 1
-            self._failed[index] = self._reason = agent.message
+            message = agent.message
+            follows = torchrun_end.was_refused(message) or torchrun_end.lost_peer(message)
+            self._failures += not follows
+            self._failed[index] = self._reason = message
             if torchrun_end.gave_up(self._reason) or self._cannot_start():
                 self._gave_up = self._reason
         else:

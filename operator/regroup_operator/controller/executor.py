@@ -348,13 +348,14 @@ ASKING = (PutDesired, PostLost, SendAddress)
 def beside_each_other(
     actions: Sequence[Action],
 ) -> tuple[Sequence[Action], Sequence[Action], Sequence[Action]]:
-    """What is executed before the first action that asks a pod; all that ask one; and the others
-    that follow, which need no answer of a pod.
+    """What is executed before the first action that asks a pod; what follows in its order, such as
+    the end of a pod that the coordinator is no longer to want; and what is made meanwhile, which
+    needs no answer of a pod.
     """
     first = tuple(itertools.takewhile(lambda action: not isinstance(action, ASKING), actions))
     rest = actions[len(first) :]
-    asking = tuple(action for action in rest if isinstance(action, ASKING))
-    return first, asking, tuple(action for action in rest if not isinstance(action, ASKING))
+    made = tuple(action for action in rest if isinstance(action, Making))
+    return first, tuple(action for action in rest if not isinstance(action, Making)), made
 
 
 def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:

@@ -512,18 +512,18 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order, in batches; what asks the job's own pods beside all that
-        follows: one that is frozen must hold no replacement back. A refusal ends the actions of its
+        """Execute the actions in order, in batches; what asks the job's own pods beside what is
+        made: one that is frozen must hold no replacement back. A refusal ends the actions of its
         own kind, and those that need it. The status of the next round shows it.
         """
         began, so_far = time.time(), _Executed()
         leader = next((a for a in decided.actions if isinstance(a, LEADERS)), None)
         if leader is not None:
             self._unmade_terms.pop(job.key, None)
-        first, asking, others = beside_each_other(decided.actions)
+        first, asking, made = beside_each_other(decided.actions)
         latest = await self._execute_in_order(first, job, observed, so_far)
         ends = await asyncio.gather(
-            *(self._execute_in_order(part, job, latest, so_far) for part in (asking, others)),
+            *(self._execute_in_order(part, job, latest, so_far) for part in (asking, made)),
             return_exceptions=True,
         )
         if error := next((end for end in ends if isinstance(end, BaseException)), None):

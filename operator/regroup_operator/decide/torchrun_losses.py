@@ -94,7 +94,7 @@ def account(
     counts = status.restarts.model_dump()
     for loss in (loss for loss in losses if loss.is_counted):
         counts[loss.cause] = storable(counts[loss.cause] + 1)
-    first = losses[0]
+    first = next((loss for loss in losses if loss.is_counted), losses[0])
     recovery = RecoveryStatus(
         time=format_time(now),
         cause=first.cause,

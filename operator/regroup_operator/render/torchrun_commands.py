@@ -29,11 +29,22 @@ SETTINGS = (
 """Settings of the rendezvous. No worker hosts the store, so that any worker may die. A dead one is
 noticed after 3 s.
 """
-TORCHRUN = (
-    "import sys; sys.path[:] = filter(None, sys.path); "
-    "from torch.distributed.run import main; main()"
-)
-"""torchrun, without the modules of the working directory: a select.py there would end it."""
+TORCHRUN = """\
+import os, sys
+sys.path[:] = filter(None, sys.path)
+from torch.distributed.run import main
+try:
+    main()
+except Exception as error:
+    if type(error).__name__ in ("DistStoreError", "RendezvousClosedError"):
+        open(os.environ.get("REGROUP_TERMINATION_LOG", "/dev/termination-log"), "w").close()
+    raise
+"""
+"""torchrun, without the modules of the working directory: a select.py there would end it.
+
+Where it cannot meet the others, what an earlier failure of its ranks has left in the last message
+is not why it ends.
+"""
 OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """One store per process group. With a shared store a new group reads the addresses of the last one.
 """

@@ -79,7 +79,7 @@ def test_what_asks_pods_is_beside_what_follows_and_after_what_it_may_need() -> N
     workers: list[Action] = [CreateWorker(0, 2, ())]
     budget = EnsureDisruptionBudget(1)
     parts = beside_each_other([*first, *ask, *workers, budget])
-    assert list(map(list, parts)) == [first, ask, [*workers, budget]]
+    assert list(map(list, parts)) == [first, [*ask, budget], workers]
     assert beside_each_other(workers) == (tuple(workers), (), ())
 
 

@@ -194,3 +194,5 @@ def test_an_agent_whose_program_failed_and_closed_the_rendezvous_counts_once(
     restarts = job.status.restarts
     assert (job.status.phase, job.status.coordinator_term) == ("Running", 2)
     assert (restarts.application, restarts.infrastructure) == (1, 0)
+    recovery = job.status.recoveries[-1]
+    assert (recovery.cause, recovery.exit_code) == ("application", 1), "what closed it"

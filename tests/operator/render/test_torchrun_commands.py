@@ -29,6 +29,28 @@ def test_an_agent_takes_no_modules_of_the_working_directory(folder: Path) -> Non
     assert "--nproc-per-node" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("error", "left"), [("RendezvousClosedError", ""), ("ChildFailedError", "rank 1 failed")]
+)
+def test_an_agent_that_nobody_meets_does_not_end_by_a_failure_of_before(
+    tmp_path: Path, error: str, left: str
+) -> None:
+    module = tmp_path / "torch/distributed/run.py"
+    module.parent.mkdir(parents=True)
+    for package in (module.parent, module.parent.parent):
+        (package / "__init__.py").touch()
+    module.write_text(f"class {error}(Exception): pass\ndef main(): raise {error}\n")
+    message = tmp_path / "message"
+    message.write_text("rank 1 failed")
+    meeting = Rendezvous("127.0.0.1:1", "a-1", "1:1", 1, 0, "127.0.0.1")
+    command = agent_command(Script(sys.executable, ("train.py",)), meeting)[:3]
+    environment = {"PYTHONPATH": str(tmp_path), "REGROUP_TERMINATION_LOG": str(message)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert error in done.stderr
+    assert message.read_text() == left
+
+
 @pytest.mark.timeout(200)
 def test_a_store_takes_no_modules_of_the_working_directory(folder: Path) -> None:
     command = store_command(sys.executable, "a-1", 0)
