@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.fuzz.drawn_templates import DrawnTemplates
 from bench.fuzz.findings import Findings
+from bench.fuzz.hostile_client import CHANGING
 from bench.fuzz.hostile_tenant import HostileTenant
 from bench.fuzz.judgement import last_line, troubles
 from bench.fuzz.quiet_jobs import QuietJobs
@@ -79,6 +80,16 @@ class Outcome:
     requests: float = 0.0
     """A second, of the hostile tenant while it worked."""
 
+    def read_log(self, log: str) -> None:
+        """Note what the operator's log reports. A refusal may come after a job has been judged.
+        What becomes of jobs that change all the time is another in each run, so that it would be
+        no finding of a seed.
+        """
+        self.troubles += troubles(log)
+        for line in log.splitlines():
+            for answer in () if CHANGING in line else answers(line):
+                self.findings.note_refusal(answer, f"log of the operator: {line}")
+
     def metrics(self) -> dict[str, float | None]:
         """The figures of UNITS."""
         found = self.findings
@@ -134,7 +145,7 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
         raise TimeoutError(f"{error} (the operator's log is {operator.log})") from error
     finally:
         outcome.exit_code = operator.stop()
-        _read_log(outcome, operator.log.read_text(errors="replace"))
+        outcome.read_log(operator.log.read_text(errors="replace"))
     DrawnTemplates(api, outcome.findings).judge(size.seed, size.templates)
     return outcome
 
@@ -170,11 +181,3 @@ def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, samples: int) ->
 
     with tenant.at_work(wave):
         return quiet.sample(is_enough)
-
-
-def _read_log(outcome: Outcome, log: str) -> None:
-    """A job that was deleted again shows no refusal; the log of the operator has it."""
-    outcome.troubles += troubles(log)
-    for line in log.splitlines():
-        for answer in answers(line):
-            outcome.findings.note_refusal(answer, f"log of the operator: {line}")

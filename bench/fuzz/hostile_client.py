@@ -24,6 +24,8 @@ RIGHTS = (
     *(Right(verb, PLURAL) for verb in ("create", "patch", "delete")),
     Right("deletecollection", "pods"),
 )
+DRAWN, CHANGING = "job-", "changing-"
+"""How the names of jobs begin: of those that stay as they were drawn, and of those that do not."""
 JOBS = 5
 """That a client changes and deletes, at a time: beside the drawn ones it has no more."""
 MERGE = "application/merge-patch+json"
@@ -61,7 +63,7 @@ class DrawnJobs:
                 return None
             self._open -= 1
             self._awaited += 1
-            return f"job-{next(self._numbers)}", draw_job(self._random)
+            return f"{DRAWN}{next(self._numbers)}", draw_job(self._random)
 
     def note(self, status: int | None) -> None:
         """The API server's answer about one that was drawn; None: it is not known."""
@@ -83,7 +85,7 @@ class HostileClient:
     def __init__(self, namespace: Namespace, user: str, drawn: DrawnJobs, name: str) -> None:
         self._namespace, self._user, self._drawn = namespace, user, drawn
         self._random = Random(name)
-        self._names = (f"{name}-{number}" for number in itertools.count(1))
+        self._names = (f"{CHANGING}{name}-{number}" for number in itertools.count(1))
         self._own: list[str] = []
         self.requests = 0
 

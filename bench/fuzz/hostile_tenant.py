@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from bench.fuzz.findings import MOST_CHARACTERS, Findings
-from bench.fuzz.hostile_client import DELETE_NOW, RIGHTS, DrawnJobs, HostileClient
+from bench.fuzz.hostile_client import DELETE_NOW, DRAWN, RIGHTS, DrawnJobs, HostileClient
 from bench.fuzz.judgement import is_judged, ready, refusal, unnamed_refusal
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import make_claim
@@ -58,7 +58,7 @@ class HostileTenant:
         self._drawn.want(count)
         over, begun = threading.Event(), time.monotonic()
         with ThreadPoolExecutor(self._clients) as pool:
-            names = [f"c{self._waves}-{number}" for number in range(self._clients)]
+            names = [f"{self._waves}-{number}" for number in range(self._clients)]
             clients = [pool.submit(self._run_client, name, over) for name in names]
             try:
                 yield
@@ -69,18 +69,18 @@ class HostileTenant:
         self._findings.jobs, self._findings.refused = self._drawn.taken, self._drawn.refused
 
     def is_answered(self) -> bool:
-        """Whether all drawn jobs of the wave are taken, and show what the operator makes of them.
-        Theirs are judged as they were created; others change all the time.
-        """
+        """Whether all drawn jobs are taken, and show what the operator makes of them."""
         return self._drawn.is_complete() and not self._late()
 
     def await_judgement(self) -> None:
-        """Wait until each drawn job shows what the operator makes of it, and note what is wrong."""
+        """Wait until each drawn job shows what the operator makes of it, and note what is wrong.
+        What the others are like when the clients stop is a matter of chance.
+        """
         deadline = time.monotonic() + STATUS_SECONDS
         while (late := self._late()) and time.monotonic() < deadline:
             time.sleep(1.0)
         self._findings.silent += [json.dumps(job["spec"])[:MOST_CHARACTERS] for job in late]
-        for job in self._jobs():
+        for job in self._drawn_jobs():
             self._note(job)
 
     def delete_all(self) -> None:
@@ -98,8 +98,10 @@ class HostileTenant:
             return client.requests
 
     def _late(self) -> list[Json]:
-        drawn = (job for job in self._jobs() if job["metadata"]["name"].startswith("job-"))
-        return [job for job in drawn if not is_judged(job)]
+        return [job for job in self._drawn_jobs() if not is_judged(job)]
+
+    def _drawn_jobs(self) -> Iterator[Json]:
+        return (job for job in self._jobs() if job["metadata"]["name"].startswith(DRAWN))
 
     def _jobs(self) -> Iterator[Json]:
         token = ""

@@ -120,3 +120,15 @@ def test_the_first_refusal_of_each_kind_is_kept_and_only_new_kinds_are_problems(
         ("spec.hostAliases[].ip: Invalid value", True),
         ("spec.os.name: Required value", False),
     ]
+
+
+def test_the_log_has_findings_of_drawn_jobs_and_errors_of_all() -> None:
+    refused = "POST /api/v1/namespaces/a/pods: 422 Pod is invalid: spec.{}: Required value"
+    outcome = Outcome()
+    outcome.read_log(
+        f"WARNING a/job-7: {refused.format('drawn')}\n"
+        f"WARNING a/changing-1-0-4: {refused.format('changed')}\n"
+        "ERROR a/changing-1-0-4: reconcile failed\n"
+    )
+    assert list(outcome.findings.refusals) == ["spec.drawn: Required value"]
+    assert outcome.troubles == ["ERROR a/changing-1-0-4: reconcile failed"]
