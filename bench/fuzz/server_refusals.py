@@ -36,7 +36,7 @@ KNOWN: Mapping[str, str] = {
     r"spec\.containers\[\]\.volumeDevices\b": "names of claims among spec.volumes",
     r"spec\.dnsConfig\b": "addresses, domains and names of options",
     r"spec\.hostAliases\b": "addresses and names of hosts",
-    r"spec\.hostNetwork\b": "with it each port of a container is one of the host",
+    r"spec\.hostNetwork\b": "what hostProcess containers of Windows need",
     r"spec\.hostnameOverride\b": "the name of a host, which excludes hostNetwork",
     r"spec\.overhead\b": "names of resources",
     r"spec\.readinessGates\b": "names of conditions",
