@@ -1,48 +1,47 @@
 """The course of a fuzz: quiet samples and waves of hostile jobs take turns, so that both kinds of
-samples see the same machine. The jobs of a wave stay until its end, and the ordinary tenant is
-measured until then: beside the first ones, and beside all of them.
-
-The hostile tenant creates at most one job each `EVERY_SECONDS`, and rests as long as each request
-took. Without that the API server has no time left on a small machine, whatever the operator does.
+samples see the same machine. The ordinary tenant is measured while the hostile one works, until all
+jobs of the wave are answered.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
-from bench.fuzz.hostile_tenant import Findings, HostileTenant
-from bench.fuzz.judgement import last_line, names_field_and_value, troubles
+from bench.fuzz.drawn_templates import DrawnTemplates
+from bench.fuzz.findings import Findings
+from bench.fuzz.hostile_client import CHANGING
+from bench.fuzz.hostile_tenant import HostileTenant
+from bench.fuzz.judgement import last_line, troubles
 from bench.fuzz.quiet_jobs import QuietJobs
+from bench.fuzz.server_refusals import answers
 from bench.harness import shown
-from tests.support.hostile_jobs import draw_ordinary_template, draw_template
 from tests.support.kube_api import Api, Namespace
-from tests.support.offline_operator import problem_of
 from tests.support.operator_process import installed_operator
-from tests.support.specs import SMALLEST
 
-EVERY_SECONDS = 0.08
+CLIENTS = 4
+"""Of the hostile tenant. Each has one request in flight all the time."""
 WAVE = 100
-"""Hostile jobs that the API server takes between two pauses."""
-MOST_BESIDE = 200
-"""Samples beside one wave: it takes a minute, or several on a machine that does too much."""
+"""Drawn jobs that the API server takes between two pauses."""
+WAVE_SECONDS = 60.0
+"""The hostile tenant rests after so long, though jobs of the wave may have no answer yet."""
 MOST_RATIO = 2.0
 UNITS = {
     "jobs": "count",
     "templates": "count",
+    "dry_runs": "count",
     "refused_by_api_server": "count",
     "tracebacks": "count",
     "refusals_without_field": "count",
+    "refusals_not_foreseen": "count",
+    "refusals_known": "count",
     "silent_jobs": "count",
+    "hostile_requests": "1/s",
     "p99_quiet_ms": "ms",
     "p99_beside_ms": "ms",
     "p99_ratio": "ratio",
@@ -58,7 +57,9 @@ class Size:
     """That the API server takes."""
     templates: int
     samples: int
-    """Before each wave."""
+    """Before each wave, and beside it at least."""
+    clients: int = CLIENTS
+    """Of the hostile tenant."""
     seconds: float = math.inf
     """No wave begins later."""
 
@@ -67,27 +68,43 @@ class Size:
 class Outcome:
     """What was found."""
 
-    findings: Findings
+    findings: Findings = field(default_factory=Findings)
     exit_code: int = 0
     """Of the operator, when it is asked to end."""
     troubles: list[str] = field(default_factory=list)
-    """Lines of its log, and errors of the templates that are rendered here."""
+    """Lines of its log."""
     quiet: list[float] = field(default_factory=list)
     """Milliseconds from events to actions, without hostile jobs."""
     beside: list[float] = field(default_factory=list)
     """The same beside them."""
-    templates: int = 0
+    requests: float = 0.0
+    """A second, of the hostile tenant while it worked."""
+
+    def read_log(self, log: str) -> None:
+        """Note what the operator's log reports. A refusal may come after a job has been judged.
+        What becomes of jobs that change all the time is another in each run, so that it would be
+        no finding of a seed.
+        """
+        self.troubles += troubles(log)
+        for line in log.splitlines():
+            for answer in () if CHANGING in line else answers(line):
+                self.findings.note_refusal(answer, f"log of the operator: {line}")
 
     def metrics(self) -> dict[str, float | None]:
         """The figures of UNITS."""
+        found = self.findings
         quiet, beside = p99(self.quiet), p99(self.beside)
         return {
-            "jobs": self.findings.jobs,
-            "templates": self.templates,
-            "refused_by_api_server": self.findings.refused,
-            "tracebacks": len(self.troubles),
-            "refusals_without_field": len(self.findings.unnamed),
-            "silent_jobs": len(self.findings.silent),
+            "jobs": found.jobs,
+            "templates": found.templates,
+            "dry_runs": found.dry_runs,
+            "refused_by_api_server": found.refused,
+            "tracebacks": len(self.troubles) + len(found.errors),
+            "refusals_without_field": len(found.unnamed),
+            "refusals_not_foreseen": len(found.new_refusals()),
+            "refusals_known": found.known_kinds(),
+            "silent_jobs": len(found.silent),
+            "hostile_requests": self.requests,
             "p99_quiet_ms": quiet,
             "p99_beside_ms": beside,
             "p99_ratio": beside / quiet,
@@ -99,7 +116,8 @@ class Outcome:
         ended = [f"the operator ended with {self.exit_code}"] if self.exit_code else []
         silent = [f"a job shows nothing: {spec}" for spec in found.silent]
         unnamed = [f"a refusal without field or value: {message}" for message in found.unnamed]
-        return [*ended, *self.troubles, *silent, *unnamed]
+        new = [f"only the API server refuses this, {text}" for text in found.new_refusals()]
+        return [*ended, *self.troubles, *found.errors, *silent, *unnamed, *new]
 
 
 def p99(samples: Sequence[float]) -> float:
@@ -111,13 +129,12 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
     """Run the operator, and all waves beside it. Raises TimeoutError when it does not act on an
     ordinary job, and AssertionError when it does not start, or ends by itself.
     """
-    operator = installed_operator(api, folder)
-    operator.start()
-    outcome = Outcome(Findings())
+    operator, outcome = installed_operator(api, folder), Outcome()
     try:
+        operator.start()
         with Api.kept(api.kubeconfig) as one, Api.kept(api.kubeconfig) as other:
-            tenant = HostileTenant(Namespace.make(one, f"hostile-{size.seed}"), size.seed)
-            outcome.findings = tenant.findings
+            namespace = Namespace.make(one, f"hostile-{size.seed}")
+            tenant = HostileTenant(namespace, size.seed, size.clients, outcome.findings)
             with contextlib.closing(
                 QuietJobs(Namespace.make(other, f"quiet-{size.seed}"))
             ) as quiet:
@@ -128,8 +145,8 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
         raise TimeoutError(f"{error} (the operator's log is {operator.log})") from error
     finally:
         outcome.exit_code = operator.stop()
-        outcome.troubles += troubles(operator.log.read_text(errors="replace"))
-    _render_templates(outcome, size)
+        outcome.read_log(operator.log.read_text(errors="replace"))
+    DrawnTemplates(api, outcome.findings).judge(size.seed, size.templates)
     return outcome
 
 
@@ -140,43 +157,27 @@ def _take_turns(
     size: Size,
     report: Callable[[str], None],
 ) -> None:
-    end = time.monotonic() + size.seconds
-    while tenant.findings.jobs < size.jobs and time.monotonic() < end:
-        wave = min(WAVE, size.jobs - tenant.findings.jobs)
+    end, findings = time.monotonic() + size.seconds, outcome.findings
+    while findings.jobs < size.jobs and time.monotonic() < end:
+        wave = min(WAVE, size.jobs - findings.jobs)
+        quiet.sample(lambda count: count > 0)  # not measured: the operator ends what it was at
         outcome.quiet += quiet.sample(lambda count: count >= size.samples)
-        outcome.beside += _beside(tenant, quiet, wave)
-        reasons = dict(tenant.findings.reasons.most_common())
+        outcome.beside += _beside(tenant, quiet, wave, size.samples)
+        tenant.await_judgement()
+        outcome.requests = tenant.requests / tenant.seconds
+        reasons = dict(findings.reasons.most_common())
         medians = [round(statistics.median(one)) for one in (outcome.quiet, outcome.beside)]
         report(f"{shown(outcome.metrics())}, medians {medians}, {reasons}")
         tenant.delete_all()
 
 
-def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int) -> list[float]:
-    """The samples of quiet jobs while a wave is created, and until each of its jobs is judged."""
-    over = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        samples = pool.submit(quiet.sample, lambda count: over.is_set() or count >= MOST_BESIDE)
-        try:
-            tenant.create(wave, EVERY_SECONDS)
-            tenant.await_judgement()
-        finally:
-            over.set()
-        return samples.result()
+def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, samples: int) -> list[float]:
+    """The samples of quiet jobs while the hostile tenant works."""
+    end = time.monotonic() + WAVE_SECONDS
 
+    def is_enough(count: int) -> bool:
+        is_over = time.monotonic() > end or (count >= samples and tenant.is_answered())
+        return count > 0 and is_over
 
-def _render_templates(outcome: Outcome, size: Size) -> None:
-    """Draw templates and have them judged as the operator judges them: by the code that reads and
-    renders a spec, in this process. A quarter of the jobs take one through the operator, too.
-    """
-    random = Random(size.seed)
-    for _ in range(size.templates):
-        draw = random.choice((draw_template, draw_ordinary_template))
-        spec = {**SMALLEST, "template": draw(random)}
-        outcome.templates += 1
-        try:
-            problem = problem_of(spec)
-        except Exception as error:
-            outcome.troubles.append(f"{type(error).__name__}: {error}: {json.dumps(spec)}")
-            continue
-        if problem and not names_field_and_value(problem):
-            outcome.findings.unnamed.append(problem)
+    with tenant.at_work(wave):
+        return quiet.sample(is_enough)

@@ -1,20 +1,20 @@
-"""A tenant that creates drawn jobs, one after the other, and what the operator makes of them."""
+"""A tenant that is as hostile as it can, and what the operator makes of its jobs."""
 
 from __future__ import annotations
 
-import itertools
 import json
+import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from random import Random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
-from bench.fuzz.judgement import is_judged, ready, unnamed_refusal
-from regroup_operator.api.resource import API_VERSION, KIND
-from tests.support.hostile_specs import draw_job
-from tests.support.kube_api import Json, Namespace
+from bench.fuzz.findings import MOST_CHARACTERS, Findings
+from bench.fuzz.hostile_client import DELETE_NOW, DRAWN, RIGHTS, DrawnJobs, HostileClient
+from bench.fuzz.judgement import is_judged, ready, refusal, unnamed_refusal
+from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import make_claim
+from tests.support.user_rights import grant
 
 STATUS_SECONDS = 90.0
 """How long the operator may take until a job shows what it makes of it."""
@@ -28,55 +28,59 @@ MADE = (
     "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
 )
 """Paths of what the operator makes for jobs."""
-DELETE_NOW = {"gracePeriodSeconds": 0}
-
-
-@dataclass
-class Findings:
-    """What was found of all jobs."""
-
-    jobs: int = 0
-    """That the API server took."""
-    refused: int = 0
-    """That it did not."""
-    silent: list[str] = field(default_factory=list)
-    """Specs of jobs that show nothing after STATUS_SECONDS."""
-    unnamed: list[str] = field(default_factory=list)
-    """Refusals that do not name field and value."""
-    reasons: Counter[str] = field(default_factory=Counter)
-    """Of the condition Ready."""
 
 
 class HostileTenant:
-    """Creates jobs in one namespace, in waves."""
+    """The clients of one namespace. In each wave they create so many drawn jobs, and change and
+    delete others of their own.
+    """
 
-    def __init__(self, namespace: Namespace, seed: int) -> None:
+    def __init__(self, namespace: Namespace, seed: int, clients: int, findings: Findings) -> None:
+        """`namespace` is reached as an administrator, to judge and to clean up."""
         make_claim(namespace)
         self._namespace = namespace
-        self._random = Random(seed)
-        self._numbers = itertools.count(1)
-        self.findings = Findings()
+        self._user = f"system:serviceaccount:{namespace.name}:default"
+        grant(namespace, self._user, RIGHTS)
+        self._drawn = DrawnJobs(seed)
+        self._clients = clients
+        self._findings = findings
+        self._waves = 0
+        self.requests = 0
+        self.seconds = 0.0
+        """Of all waves, in which it sent these requests."""
 
-    def create(self, count: int, every: float) -> None:
-        """Create so many jobs that the API server takes, one each `every` seconds or later. It
-        rests as long as each request took.
+    @contextmanager
+    def at_work(self, count: int) -> Iterator[None]:
+        """Inside, its clients send one request after the other, until `count` more drawn jobs are
+        taken and beyond. Raises the error of a client.
         """
-        wanted = self.findings.jobs + count
-        while self.findings.jobs < wanted:
-            begun = time.monotonic()
-            self._create_one()
-            took = time.monotonic() - begun
-            time.sleep(max(took, every - took))
+        self._waves += 1
+        self._drawn.want(count)
+        over, begun = threading.Event(), time.monotonic()
+        with ThreadPoolExecutor(self._clients) as pool:
+            names = [f"{self._waves}-{number}" for number in range(self._clients)]
+            clients = [pool.submit(self._run_client, name, over) for name in names]
+            try:
+                yield
+            finally:
+                over.set()
+        self.requests += sum(client.result() for client in clients)
+        self.seconds += time.monotonic() - begun
+        self._findings.jobs, self._findings.refused = self._drawn.taken, self._drawn.refused
+
+    def is_answered(self) -> bool:
+        """Whether all drawn jobs are taken, and show what the operator makes of them."""
+        return self._drawn.is_complete() and not self._late()
 
     def await_judgement(self) -> None:
-        """Wait until each job shows what the operator makes of it, and note what is wrong."""
+        """Wait until each drawn job shows what the operator makes of it, and note what is wrong.
+        What the others are like when the clients stop is a matter of chance.
+        """
         deadline = time.monotonic() + STATUS_SECONDS
-        while (late := [job for job in self._jobs() if not is_judged(job)]) and (
-            time.monotonic() < deadline
-        ):
+        while (late := self._late()) and time.monotonic() < deadline:
             time.sleep(1.0)
-        self.findings.silent += [json.dumps(job["spec"])[:2000] for job in late]
-        for job in self._jobs():
+        self._findings.silent += [json.dumps(job["spec"])[:MOST_CHARACTERS] for job in late]
+        for job in self._drawn_jobs():
             self._note(job)
 
     def delete_all(self) -> None:
@@ -86,19 +90,18 @@ class HostileTenant:
             answer = namespace.api.request("DELETE", path, DELETE_NOW)
             assert answer.status == 200, answer.message
 
-    def _create_one(self) -> None:
-        document = {"apiVersion": API_VERSION, "kind": KIND}
-        named = {**document, "metadata": {"name": f"job-{next(self._numbers)}"}}
-        body = f'{json.dumps(named)[:-1]}, "spec": {draw_job(self._random)}}}'
-        try:
-            answer = self._namespace.api.request("POST", self._namespace.jobs(), body)
-        except TimeoutError:  # on a machine that does too much: whether it was taken is unknown
-            return
-        if answer.status == 201:
-            self.findings.jobs += 1
-        else:
-            assert answer.status in (400, 422), answer.message
-            self.findings.refused += 1
+    def _run_client(self, name: str, over: threading.Event) -> int:
+        with Api.kept(self._namespace.api.kubeconfig) as api:
+            namespace = Namespace(api, self._namespace.name)
+            client = HostileClient(namespace, self._user, self._drawn, name)
+            client.run(over)
+            return client.requests
+
+    def _late(self) -> list[Json]:
+        return [job for job in self._drawn_jobs() if not is_judged(job)]
+
+    def _drawn_jobs(self) -> Iterator[Json]:
+        return (job for job in self._jobs() if job["metadata"]["name"].startswith(DRAWN))
 
     def _jobs(self) -> Iterator[Json]:
         token = ""
@@ -112,6 +115,8 @@ class HostileTenant:
                 return
 
     def _note(self, job: Json) -> None:
-        self.findings.reasons[ready(job).get("reason", "of another controller")] += 1
+        self._findings.reasons[ready(job).get("reason", "of another controller")] += 1
         if message := unnamed_refusal(job):
-            self.findings.unnamed.append(message)
+            self._findings.unnamed.append(message)
+        if answer := refusal(job):
+            self._findings.note_refusal(answer, job["spec"])

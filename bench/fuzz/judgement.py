@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+from bench.fuzz.server_refusals import answers
 from tests.support.kube_api import Json
 
 OURS = ("", "regroup.dev/operator")
 """Values of spec.managedBy of a job that is the operator's."""
 REFUSALS = ("InvalidSpec", "NotSupported", "ObjectConflict", "InternalError")
-"""Reasons of `Ready=False` that say no to something that was written, in the operator's words.
-Those of `ApiError` are Kubernetes' own.
-"""
+"""Reasons of `Ready=False` that say no to something that was written, in the operator's words."""
+API_ERROR = "ApiError"
+"""The reason of a refusal in Kubernetes' words: our validation took what Kubernetes does not."""
 _FIELD = re.compile(r"\b(?:spec|metadata)\b(?:\.[\w$]+|\[[^\]]*\])*|\b\w+(?:\.\w+)+")
 """A path, also without `spec`, as in `checkpoint.storage`."""
 _VALUE = re.compile(r"['\"\d]|=|: [A-Z]\w+ is |\bgot |\b(?:None|True|False)\b")
@@ -56,6 +57,15 @@ def unnamed_refusal(job: Json) -> str:
     message = str(found.get("message", ""))
     refused = found.get("status") == "False" and found.get("reason") in REFUSALS
     return message if refused and not names_field_and_value(message) else ""
+
+
+def refusal(job: Json) -> str:
+    """Status and sentence of the API server where it refuses what a job needs; empty: it does not,
+    or has not answered.
+    """
+    found = ready(job)
+    message = str(found.get("message", "")) if found.get("reason") == API_ERROR else ""
+    return next(iter(answers(message)), "")
 
 
 def names_field_and_value(message: str) -> bool:

@@ -9,6 +9,7 @@ from bench.fuzz.judgement import (
     is_judged,
     last_line,
     names_field_and_value,
+    refusal,
     troubles,
     unnamed_refusal,
 )
@@ -55,6 +56,16 @@ def test_a_sentence_of_the_api_server_needs_no_path() -> None:
     message = 'POST /api/v1/pods: 403 pods "a" is forbidden: serviceaccount "data" not found'
     assert not unnamed_refusal(job("ApiError", message))
     assert unnamed_refusal(job("InternalError", "no idea"))
+
+
+def test_what_the_api_server_refuses_of_a_job_that_was_taken_is_read_from_its_status() -> None:
+    message = 'POST /api/v1/namespaces/a/pods: 422 Pod "a" is invalid: spec.os.name: Required value'
+    assert refusal(job("ApiError", message)) == (
+        '422 Pod "a" is invalid: spec.os.name: Required value'
+    )
+    assert not refusal(job("ApiError", "POST /api/v1/namespaces/a/pods: no answer within 9 s"))
+    assert not refusal(job("InvalidSpec", message))
+    assert not refusal({"spec": {}})
 
 
 def test_what_waits_is_not_refused() -> None:

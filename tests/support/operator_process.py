@@ -26,7 +26,15 @@ from tests.support.repeating import repeated
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
-RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+RIGHTS = (
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "FlowSchema",
+)
+"""Kinds of what the chart gives the operator's account: what it may do, and its turn to do so."""
 NAMESPACES = "REGROUP_OPERATOR_NAMESPACES"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases/regroup-operator"
 

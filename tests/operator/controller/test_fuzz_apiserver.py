@@ -17,9 +17,11 @@ pytestmark = pytest.mark.apiserver
 def test_no_drawn_job_breaks_the_operator_or_is_left_without_an_answer(
     api: Api, tmp_path: Path
 ) -> None:
-    outcome = run(api, tmp_path, Size(seed=19, jobs=200, templates=600, samples=2), print)
+    size = Size(seed=19, jobs=200, templates=600, samples=2, clients=2)
+    outcome = run(api, tmp_path, size, print)
     assert outcome.problems() == []
-    assert (outcome.findings.jobs, outcome.templates) == (200, 600)
+    assert (outcome.findings.jobs, outcome.findings.templates) == (200, 600)
+    assert outcome.findings.dry_runs > 50
     assert outcome.findings.reasons["InvalidSpec"] > 20
     assert outcome.findings.reasons["CoordinatorPending"] > 20
     assert len(outcome.quiet) >= 4
