@@ -48,7 +48,7 @@ WHILE_WAITING: dict[Reason, Advice] = {
     ),
     Reason.ClaimNotShared: Advice("no", "name a claim with access mode ReadWriteMany"),
     Reason.ObjectConflict: Advice(
-        "no", "do what the message says about the object that it names, or rename the job"
+        "no", "rename or delete the object that the message names, or rename the job"
     ),
     Reason.KeyMissing: Advice("no", "put the operator's key back (docs/tasks/rotate-key.md)"),
     Reason.ApiError: Advice(
