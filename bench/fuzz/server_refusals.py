@@ -45,8 +45,8 @@ KNOWN: Mapping[str, str] = {
     r"spec\.volumes\b": "what the kinds of volumes need",
     r".*error looking up service account .*invalid resource name": "spec.serviceAccount: its name",
 }
-"""Pattern of a kind -> what our validation does not check yet, so that a user is told only once the
-coordinator exists. A fuzz has found each of these; with its mend in the operator, its line goes.
+"""Pattern of a kind -> what our validation does not check yet: a user learns of it only once the
+coordinator exists. A fuzz has found each of these. With its mend in the operator, its line goes.
 """
 _PATH = r"\b(?:spec|metadata|status)(?:\.[\w$-]+|\[[^\]]*\])*"
 _PROBLEMS = (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.job_record import JobRecord
@@ -23,6 +23,7 @@ from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR
 from regroup_trainer.protocol.job_status import SERIES_PATH, STEPS_PATH, Series, WorkerSteps
 from regroup_trainer.protocol.ledger import Ledger
 
+T = TypeVar("T")
 SECONDS = 3.0
 """What one pod may take. A job whose pods take longer is shown by its status."""
 AT_ONCE = 16
@@ -61,10 +62,7 @@ def with_live_progress(
     """The jobs with progress, ranks and goodput of this second where these can be had, and which
     jobs these are. All else of a status is written as soon as it changes.
     """
-    if not jobs:
-        return [], set()
-    with ThreadPoolExecutor(min(AT_ONCE, len(jobs))) as threads:
-        found = list(threads.map(lambda job: _live(api, job, now), jobs))
+    found = _of_each(jobs, lambda job: _live(api, job, now))
     live = {(job.namespace, job.name) for job in found if job is not None}
     return [new or old for new, old in zip(found, jobs, strict=True)], live
 
@@ -74,19 +72,14 @@ def kept_marks(api: PortReader, jobs: Sequence[JobRecord]) -> Marks:
     look has a speed by them. To be read before the live progress, which is further then.
     """
     asked = [job for job in jobs if _trains(job) and not job.status.progress.steps_per_second]
-    if not asked:
-        return {}
-    with ThreadPoolExecutor(min(AT_ONCE, len(asked))) as threads:
-        found = list(threads.map(lambda job: _kept_marks(api, job), asked))
+    found = _of_each(asked, lambda job: _kept_marks(api, job))
     return {(job.namespace, job.name): kept for job, kept in zip(asked, found, strict=True)}
 
 
 def _kept_marks(api: PortReader, job: JobRecord) -> tuple[Mark, ...]:
     """Since the job trains without a pause; empty where they cannot be had."""
-    pod = names.coordinator(job.name, job.status.coordinator_term)
     try:
-        text = api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, SERIES_PATH, SECONDS)
-        points = Series.model_validate_json(text).points
+        points = Series.model_validate_json(_of_coordinator(api, job, SERIES_PATH)).points
         marks = [(point.step, datetime.fromtimestamp(point.time, UTC)) for point in points]
     except (ClusterError, ValueError, OverflowError, OSError):
         return ()
@@ -95,18 +88,27 @@ def _kept_marks(api: PortReader, job: JobRecord) -> tuple[Mark, ...]:
 
 def live_steps(api: PortReader, job: JobRecord) -> LiveSteps:
     """The steps as the coordinator knows them; none where they cannot be had."""
-    term = job.status.coordinator_term
-    if term == 0 or not _trains(job):
+    if job.status.coordinator_term == 0 or not _trains(job):
         return LiveSteps()
-    pod = names.coordinator(job.name, term)
     try:
-        text = api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, STEPS_PATH, SECONDS)
-        workers = WorkerSteps.model_validate_json(text).workers
+        workers = WorkerSteps.model_validate_json(_of_coordinator(api, job, STEPS_PATH)).workers
         return LiveSteps({one.index: one.step for one in workers})
     except ClusterError as error:
         return LiveSteps(refusal=str(error) if error.status == FORBIDDEN else "")
     except ValueError:  # of a release without it, too
         return LiveSteps()
+
+
+def _of_each(jobs: Sequence[JobRecord], read: Callable[[JobRecord], T]) -> list[T]:
+    """What is read of each job, of some at once."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(read, jobs))
+
+
+def _of_coordinator(api: PortReader, job: JobRecord, path: str) -> str:
+    """What the job's coordinator answers. Raises ClusterError."""
+    pod = names.coordinator(job.name, job.status.coordinator_term)
+    return api.get_of_pod(job.namespace, pod, COORDINATOR_PORT, path, SECONDS)
 
 
 def _trains(job: JobRecord) -> bool:
@@ -117,10 +119,9 @@ def _live(api: PortReader, job: JobRecord, now: datetime) -> JobRecord | None:
     pod = next((worker.pod for worker in job.status.workers if worker.rank == 0), None)
     if pod is None or not _trains(job):
         return None
-    coordinator = names.coordinator(job.name, job.status.coordinator_term)
     try:
         of_rank_0 = api.get_of_pod(job.namespace, pod, AGENT_METRICS_PORT, "/metrics", SECONDS)
-        of_job = api.get_of_pod(job.namespace, coordinator, COORDINATOR_PORT, "/metrics", SECONDS)
+        of_job = _of_coordinator(api, job, "/metrics")
         changes = {"progress": _progress(job, of_rank_0, now), **_ranks_and_goodput(job, of_job)}
     except (ClusterError, ValueError, OverflowError, KeyError):
         return None

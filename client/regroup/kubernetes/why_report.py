@@ -20,6 +20,7 @@ from regroup.kubernetes.own_judgement import own_judgement, reason_of_missing
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import age, ago
 from regroup.kubernetes.text_tables import bullets, paragraph
+from regroup_operator.api.names import STATUS_REFUSED
 from regroup_operator.api.resource import KIND, Object
 
 EVENTS_SHOWN = 6
@@ -35,10 +36,8 @@ HAS_ENDED = "no, it has ended"
 IT_TRAINS = "it trains"
 PATIENCE_SECONDS = 60.0
 """An operator that has not looked at a spec for so long is away."""
-STATUS_REFUSED = "StatusRefused"
-"""The reason of a job whose status the API server refuses, and of the operator's event about it."""
 REFUSED_SECONDS = 3720.0
-"""While that lasts, the event comes once an hour, with a round that is at most a minute late."""
+"""While a status is refused, the event comes once an hour, with a round a minute late at most."""
 
 
 @dataclass(frozen=True)

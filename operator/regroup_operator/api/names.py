@@ -23,6 +23,8 @@ RESTART = f"{DOMAIN}/restart-from-checkpoint"
 PYTHON = f"{DOMAIN}/python"
 """Annotation of a TrainingJob: the minor version of Python, as 3.12, that its code needs."""
 MINOR_VERSION = re.compile(r"3\.[0-9]{1,2}")
+STATUS_REFUSED = "StatusRefused"
+"""The reason of an event about a TrainingJob whose status the API server refuses."""
 COORDINATOR = "coordinator"
 STORE = "store"
 """Where the agents of launcher torchrun meet."""

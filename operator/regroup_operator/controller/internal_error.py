@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from regroup_operator.api.names import STATUS_REFUSED
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event
 from regroup_operator.errors import (
@@ -93,4 +94,4 @@ def event_of_refusal(error: ClusterError, generation: int, now: datetime) -> Eve
     if error.may_pass or isinstance(error, (ConflictError, NotFoundError)):
         return None
     text = _REFUSED.format(error)[:MESSAGE_LIMIT]
-    return Event("Warning", "StatusRefused", text, f"{generation}-{now:%Y%m%d%H}")
+    return Event("Warning", STATUS_REFUSED, text, f"{generation}-{now:%Y%m%d%H}")
