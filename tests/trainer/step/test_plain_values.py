@@ -18,7 +18,7 @@ from regroup_trainer.step.plain_values import load_plain, require_plain
 from tests.support.hostile_pickle import saved
 
 PLAIN: list[Any] = [
-    *(None, True, 1, 2.5, 10**30, 1j, "text", b"bytes", {1, 2}, (1, (2,)), [[]]),
+    *(None, True, 1, 2.5, 10**30, 1j, "text", b"bytes", b"", {1, 2}, (1, (2,)), [[]]),
     *(OrderedDict(a=1), Counter({10: 1}), {"a": {3: [4]}}),
     *(torch.Size([2]), torch.bfloat16, torch.device("cpu")),
     *(numpy.float64(0.1), numpy.float32(2.5), numpy.int64(-3), numpy.bool_(True), numpy.uint8(7)),
@@ -48,6 +48,50 @@ def test_tensors_come_back() -> None:
     assert isinstance(back["scale"], torch.nn.Parameter)
 
 
+ARRAYS = [
+    numpy.arange(6, dtype="f4").reshape(2, 3),
+    numpy.asfortranarray(numpy.arange(6).reshape(2, 3)),
+    numpy.arange(4, dtype=">i2"),
+    numpy.array([True, False]),
+    numpy.array(3.0),
+    numpy.zeros((0, 4)),
+    numpy.arange(9.0)[::2],
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{list(array.shape)}")
+def test_an_array_of_numbers_comes_back_wherever_it_stands(array: Any) -> None:
+    inner = {"a": array, "pair": (1, [array])}
+    require_plain("state", inner)
+    back = load_plain(stored(inner), "state")
+    for found in (back["a"], back["pair"][1][0]):
+        assert type(found) is numpy.ndarray
+        assert found.dtype == array.dtype
+        assert found.flags.writeable
+        numpy.testing.assert_array_equal(found, array)
+    assert back["a"] is back["pair"][1][0]
+
+
+def test_an_array_in_a_list_that_contains_itself_comes_back() -> None:
+    circle: list[Any] = [numpy.ones(2)]
+    circle.append(circle)
+    back = load_plain(stored(circle), "state")
+    assert back[0].tolist() == [1, 1]
+    assert back[1] is back
+
+
+def test_attributes_of_a_tensor_are_looked_at_and_come_back() -> None:
+    tensor: Any = torch.nn.Parameter(torch.ones(2))
+    tensor.scale = numpy.ones(1)
+    require_plain("state", tensor)
+    assert load_plain(stored(tensor), "state").scale.tolist() == [1]
+    tensor.owner = Own()
+    with pytest.raises(
+        ConfigurationError, match=r"state\['w'\].owner is a .*Own, which a checkpoint"
+    ):
+        require_plain("state", {"w": tensor})
+
+
 class Own:
     """A user's class."""
 
@@ -55,7 +99,9 @@ class Own:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (numpy.ones(2), "state is a numpy.ndarray"),
+        (numpy.array([None, 1]), "state is a numpy.ndarray"),
+        (numpy.array(["a"]), "state is a numpy.ndarray"),
+        (numpy.ones(2).view(numpy.matrix), "state is a numpy.matrix"),
         (numpy.datetime64(1, "s"), "state is a numpy.datetime64"),
         ({"seen": [1, Own()]}, r"state\['seen'\]\[1\] is a .*test_plain_values.Own"),
         ({"f": len}, r"state\['f'\] is a builtins.builtin_function_or_method"),
@@ -87,7 +133,7 @@ def test_reading_runs_no_code(tmp_path: Path) -> None:
 def test_objects_of_an_older_release_are_read_if_the_user_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    content = stored({"weights": numpy.ones(2)})
+    content = stored({"weights": numpy.array([1, 1], dtype=object)})
     with pytest.raises(CheckpointError, match=f"{TRUST_CHECKPOINTS}=1"):
         load_plain(content, "the state of 'a'")
     monkeypatch.setenv(TRUST_CHECKPOINTS, "1")
@@ -105,3 +151,24 @@ def test_a_hostile_number_of_numpy_is_no_number(dtype: str) -> None:
 
     with pytest.raises((CheckpointError, pickle.UnpicklingError)):
         load_plain(stored(Hostile()), "state")
+
+
+@pytest.mark.parametrize(
+    ("shape", "content"),
+    [
+        ((-1, -2), b"\0" * 16),
+        ((3,), b"\0" * 16),
+        ((2,), b"\0" * 15),
+        (2**62, b""),
+        ("a", b"\0" * 8),
+    ],
+    ids=["negative", "too long", "half a number", "huge", "words"],
+)
+def test_a_damaged_array_of_numpy_is_refused(shape: Any, content: bytes) -> None:
+    class Damaged:
+        def __reduce__(self) -> tuple[Any, ...]:
+            reconstruct, made_with, _state = numpy.ones(2).__reduce__()
+            return reconstruct, made_with, (1, shape, numpy.dtype("f8"), False, content)
+
+    with pytest.raises((CheckpointError, pickle.UnpicklingError)):
+        load_plain(stored(Damaged()), "state")
