@@ -186,20 +186,21 @@ def exit_code(*arguments: str) -> int:
 def findings(undisturbed: Run, disturbed: Run, plan: Plan) -> list[Finding]:
     """The findings from the two runs, in the order of the failures."""
     return [
-        coordinator_killed(disturbed, plan.coordinator_step),
+        coordinator_killed(disturbed, plan),
         worker_killed(disturbed),
         same_losses(undisturbed, disturbed),
     ]
 
 
-def coordinator_killed(run: Run, at: int) -> Finding:
-    """The finding about the coordinator: the workers continued without it, and no
-    generation ended.
+def coordinator_killed(run: Run, plan: Plan) -> Finding:
+    """The finding about the coordinator: the workers continued without it, and no generation ended
+    from the step at which it was killed until the worker was killed.
     """
-    around = {step.generation for step in run.committed if at <= step.step <= at + 1}
+    reached = range(plan.coordinator_step, plan.worker_step + 1)
+    steps = {step.step: step.generation for step in run.committed if step.step in reached}
     return Finding(
         "The coordinator was killed: the workers trained on, a new one took over.",
-        run.coordinators == 2 and len(around) == 1,
+        run.coordinators == 2 and len(steps) == len(reached) and len(set(steps.values())) == 1,
     )
 
 

@@ -30,7 +30,7 @@ RECOVERY: dict[str, Any] = {
     "lost_steps": 0,
     "message": "worker 0 is lost",
 }
-PLAN = Plan(coordinator_step=2, worker_step=3)
+PLAN = Plan(coordinator_step=1, worker_step=3)
 
 
 def small_job(folder: Path, steps: int) -> Path:
@@ -144,6 +144,7 @@ def test_an_interrupted_trial_saves_ends_and_leaves_nothing_outside_the_folder(
     ("disturbed", "sentence"),
     [
         (make_disturbed(coordinators=1), "The coordinator was killed"),
+        (make_disturbed(committed=with_step(2, generation=(2, 1))), "The coordinator was killed"),
         (make_disturbed(committed=with_step(3, generation=(2, 1))), "The coordinator was killed"),
         (make_disturbed(recoveries=()), "Worker 0 was killed"),
         (make_disturbed(committed=with_step(4, loss=1.01)), "Same loss at all 4 steps"),
