@@ -15,7 +15,8 @@ Json = dict[str, Any]
 def fields_of(message: type[Message]) -> Json:
     """As its own JSON names them."""
     schema = message.model_json_schema(by_alias=False)
-    return _fields(schema.get("$defs", {}), schema)
+    fields: Json = _fields(schema.get("$defs", {}), schema)
+    return fields
 
 
 def _fields(definitions: Json, schema: Json) -> Any:
