@@ -1,4 +1,4 @@
-"""The operator's start, and its log."""
+"""The operator's start, its log, and where its spans go."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partialmethod
 from typing import Any
 
 import aiohttp
@@ -23,11 +24,16 @@ from regroup_operator.controller.handlers import Operator
 from regroup_operator.controller.operator_process import Basis, find_basis
 from regroup_operator.controller.reconcile import round_subject
 from regroup_operator.errors import ClusterError
+from regroup_trainer.coordinator.generation_trace import trace_of
 from regroup_trainer.protocol.environment import LOG_FORMAT
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system.log_lines import Subject
 from regroup_trainer.system.machine_address import free_port
+from regroup_trainer.system.span_exporter import SpanExporter
 from tests.support.logged_lines import FORMS
+from tests.support.otlp_receiver import OtlpReceiver, values_of
 from tests.support.rendering import KEYS, SETTINGS
+from tests.support.traced_operator import UID, training
 from tests.support.waiting import until
 
 PLACE = "regroup-system/regroup-key"
@@ -154,3 +160,26 @@ def test_a_line_of_its_log_names_what_the_round_is_about(
     else:
         about = {"namespace": "team", "trainingjob": "gpt", "generation": "1.2"}
         assert json.loads(line).items() >= about.items()
+
+
+def test_all_its_spans_are_sent_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_a_worker(operator: Operator) -> None:
+        assert operator._traces is not None
+        job = training()
+        job.traces = operator._traces
+        job.run_rounds(1)
+        job.fail(job.workers()[1])
+        job.run_rounds(4)
+        job.recover("1.2")
+
+    # The receiver may be slow on a busy machine.
+    monkeypatch.setattr(SpanExporter, "close", partialmethod(SpanExporter.close, 60.0))
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        assert run_operator(lose_a_worker) == 0
+        (request,) = receiver.requests
+    (sent,) = request.resource_spans
+    assert values_of(sent.resource.attributes)["service.name"] == "regroup-operator"
+    assert {span.name for span in receiver.spans} == {"replace worker", "start worker"}
+    of_coordinator = trace_of(UID, GenerationNumber(1, 2))
+    assert {span.trace_id.hex() for span in receiver.spans} == {of_coordinator}
