@@ -32,6 +32,7 @@ from bench.scale.settings import (
     Size,
 )
 from devcluster.processes import cpu_seconds, memory_mib
+from regroup_trainer.coordinator.coordinator_status import SHOWN_SECONDS
 
 Report = Callable[[str], None]
 GUARD_SECONDS, PROBE_SECONDS = 0.2, 0.05
@@ -156,8 +157,10 @@ class Course:
         self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
 
     async def _status_seconds(self) -> float | None:
+        """The median of statuses that are built anew, and not those that are shown once more."""
         took = []
         for _ in range(STATUSES):
+            await asyncio.sleep(self._subject.size.agents * SHOWN_SECONDS)
             begun = time.monotonic()
             if not await self._in_time("status", self._subject.ask_status()):
                 return None
