@@ -1,9 +1,10 @@
-"""The commands that the pages for users have them type."""
+"""The commands and the blocks of code that the pages for users have."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup_trainer.checkpoint.commands import main as checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
+CHART_PAGE = ROOT / "charts/regroup/README.md"
 ASSIGNMENT = "="
 """Stands for the program of a line that only sets variables of the shell."""
 PROGRAMS = (
@@ -48,6 +50,39 @@ class Command(NamedTuple):
         return rest.split()[0].rpartition("/")[2] if rest else ASSIGNMENT
 
 
+class Block(NamedTuple):
+    """One block of code of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    """All blocks of a language in README, below docs and on the chart's page, but for notes."""
+    pages = [p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "design"]
+    every = [ROOT / "README.md", *pages, CHART_PAGE]
+    return [found for page in every for found in blocks_of(page) if found.language == language]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All blocks of a page."""
+    text = page.read_text()
+    return [
+        Block(
+            str(page.relative_to(ROOT)),
+            text.count("\n", 0, found.start()) + 1,
+            found[2],
+            textwrap.dedent(found[3]),
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
 def commands(*programs: str) -> list[Command]:
     """All commands of these programs in README, below docs and on the chart's page, but for notes
     and generated pages: of blocks, and whole ones in sentences and tables.
@@ -71,7 +106,7 @@ def commands_of(page: Path) -> list[Command]:
 
 @cache
 def _all() -> tuple[Command, ...]:
-    pages = (ROOT / "README.md", *_pages(), ROOT / "charts/regroup/README.md")
+    pages = (ROOT / "README.md", *_pages(), CHART_PAGE)
     return tuple(command for page in pages for command in commands_of(page))
 
 
