@@ -41,11 +41,12 @@ def within(name: str, block: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_its_types_are_those_of_the_client() -> None:
+def test_its_types_are_those_of_the_client(tmp_path: Path) -> None:
     """By mypy as `make check` calls it, whose cache it uses."""
     others = {"index": INDEX, "typed_job": TYPED_JOB, "weights": WEIGHTS, "with_loop": ASYNC}
-    program = "\n\n".join([FIRST, *(within(*other) for other in others.items())])
-    command = [sys.executable, "-m", "mypy", "--cache-dir", cache_folder() / "mypy", "-c", program]
+    program = tmp_path / "page.py"
+    program.write_text("\n\n".join([FIRST, *(within(*other) for other in others.items())]))
+    command = [sys.executable, "-m", "mypy", "--cache-dir", cache_folder() / "mypy", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
