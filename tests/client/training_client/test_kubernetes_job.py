@@ -32,7 +32,7 @@ class RecordingApi(ClusterApi):
     """
 
     def __init__(self, status: Json, pods: Sequence[Json] = (), **refused: int) -> None:
-        self._custom = Mock()
+        self._custom, self._timeout = Mock(), 30.0
         vars(self)["_core"] = Mock()
         self.asked: set[Right] = set()
         self._found = job_object(status)
