@@ -46,7 +46,8 @@ def test_its_types_are_those_of_the_client(tmp_path: Path) -> None:
     others = {"index": INDEX, "typed_job": TYPED_JOB, "weights": WEIGHTS, "with_loop": ASYNC}
     program = tmp_path / "page.py"
     program.write_text("\n\n".join([FIRST, *(within(*other) for other in others.items())]))
-    command = [sys.executable, "-m", "mypy", "--cache-dir", cache_folder() / "mypy", program]
+    cache = str(cache_folder() / "mypy")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", cache, str(program)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
