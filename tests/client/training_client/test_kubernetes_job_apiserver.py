@@ -406,10 +406,10 @@ def times_out(job: KubernetesJob) -> None:
         job.wait(1, progress=False)
 
 
-def send(job: KubernetesJob, **given: Any) -> None:
+def send(beside: KubernetesJob, **given: Any) -> None:
     """Another job, as the user of this one."""
-    with TrainingClient(namespace=job.namespace) as client:
-        vars(client._backend)["_api"] = job.api
+    with TrainingClient(namespace=beside.namespace) as client:
+        vars(client._backend)["_api"] = beside.api
         client.train(name=f"sent-{next(_numbers)}", **given)
 
 
