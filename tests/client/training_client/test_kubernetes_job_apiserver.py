@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -408,9 +409,9 @@ def times_out(job: KubernetesJob) -> None:
 
 def send(beside: KubernetesJob, **given: Any) -> None:
     """Another job, as the user of this one."""
-    with TrainingClient(namespace=beside.namespace) as client:
-        vars(client._backend)["_api"] = beside.api
-        client.train(name=f"sent-{next(_numbers)}", **given)
+    client = TrainingClient(namespace=beside.namespace)
+    vars(client._backend)["_api"] = beside.api
+    client.train(name=f"sent-{next(_numbers)}", **given)
 
 
 AS_USER: dict[str, Callable[[KubernetesJob], object]] = {
@@ -442,18 +443,25 @@ def test_the_rights_that_the_page_names_for_a_call_are_enough_and_all_needed(
         add_pod(team, "gpt-c1", "coordinator")
     needed, _ = CLIENT_CALLS[call]
     for lacking in sorted(needed - DONE_WITHOUT):
-        job = as_a_user(server, team, needed - {lacking})
-        with pytest.raises(ClusterError, match=re.escape(lacking.resource)):
+        with (
+            as_a_user(server, team, needed - {lacking}) as job,
+            pytest.raises(ClusterError, match=re.escape(lacking.resource)),
+        ):
             AS_USER[call](job)
-    AS_USER[call](as_a_user(server, team, needed))
+    with as_a_user(server, team, needed) as job:
+        AS_USER[call](job)
 
 
-def as_a_user(server: ApiServer, team: Namespace, rights: frozenset[Right]) -> KubernetesJob:
+@contextmanager
+def as_a_user(
+    server: ApiServer, team: Namespace, rights: frozenset[Right]
+) -> Iterator[KubernetesJob]:
     """The job, as a new user with these rights reaches it."""
     user = f"user-{next(_numbers)}"
     grant(team, user, rights)
     target = Target(str(server.kubeconfig_of(Identity(user, user))), None, team.name)
-    return KubernetesJob(ClusterApi(target), team.name, "gpt")
+    with closing(ClusterApi(target)) as api:
+        yield KubernetesJob(api, team.name, "gpt")
 
 
 def test_a_reader_that_does_not_start_is_named_and_deleted(
