@@ -88,11 +88,12 @@ def terminal(server: ApiServer, tmp_path: Path) -> PageTerminal:
     return PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
 
 
-def make_pod(team: Namespace, name: str, labels: dict[str, str]) -> None:
-    """A pod of the played node."""
+def make_pod(team: Namespace, name: str, labels: dict[str, str], *first: str) -> None:
+    """A pod of the played node, with these init containers."""
     containers = [{"name": "trainer", "image": "train:1"}]
     body: Json = {"metadata": {"name": name, "labels": labels}}
     body["spec"] = {"containers": containers, "nodeName": "n1"}
+    body["spec"]["initContainers"] = [{"name": name, "image": "train:1"} for name in first]
     made = team.api.request("POST", team.core("pods"), body)
     assert made.status == 201, made.message
 
@@ -105,6 +106,7 @@ def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: Pag
     made = yaml.safe_load((terminal.folder / "job.yaml").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("TrainingJob", "mnist")
     assert made["spec"]["replicas"] == 2
+    assert "mnist created" in terminal.type("kubectl trainingjob submit -f job.yaml")
 
     group, kind = "trainer.kubeflow.org", "ClusterTrainingRuntime"
     path = serve(api, group, "v1alpha1", kind, f"{kind.lower()}s", "Cluster")
@@ -130,6 +132,17 @@ def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, terminal: PageT
     assert terminal.type(former, changes=of_coordinator) == "gpt-c1 has ended with an error\n"
     code, shown = terminal.try_to_type(former, changes=names)
     assert (code, "not found" in shown) == (1, True), "a worker has no former log"
+
+    mine = Namespace.make(Api(server.kubeconfig), "default")
+    make_pod(mine, "gpt-w0-1", labels, "packages")
+    names = {"POD": "gpt-w0-1"}
+    ended = "gpt-w0-1 has ended with an error\n"
+    assert terminal.type("kubectl logs POD --previous", changes=names).endswith(ended)
+    names_of_both = {**names, "NAME": "trainer"}
+    shown = terminal.type("kubectl logs POD -c NAME --previous", changes=names_of_both)
+    assert shown == ended
+    shown = terminal.type("kubectl logs POD -c packages", changes=names)
+    assert shown == "gpt-w0-1 trains\n"
 
     path = serve(team.api, "metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "Namespaced")
     usage = {"name": "trainer", "usage": {"cpu": "250m", "memory": "300Mi"}}
