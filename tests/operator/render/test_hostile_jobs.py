@@ -1,5 +1,5 @@
-"""Drawn TrainingJobs, hostile in any field: each is taken or refused by name, and none ends in an
-error that nobody expects.
+"""Drawn TrainingJobs, hostile in any field: each is taken, or refused with field and value. None
+ends in an error that nobody expects.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from bench.fuzz.judgement import names_field_and_value
 from tests.support.hostile_jobs import draw_spec, draw_template
 from tests.support.kube_api import Json
 from tests.support.offline_operator import problem_of
@@ -23,7 +24,7 @@ def with_template(random: Random) -> Json:
 @pytest.mark.parametrize(("count", "draw"), [(600, with_template), (200, draw_spec)])
 def test_each_is_taken_or_refused_by_name(count: int, draw: Callable[[Random], Json]) -> None:
     random = Random(19)
-    problems = [problem_of(draw(random)) for _ in range(count)]
-    refused = [problem for problem in problems if problem]
-    assert not [problem for problem in refused if not problem.startswith("spec")]
+    specs = [draw(random) for _ in range(count)]
+    refused = [(problem, spec) for spec in specs if (problem := problem_of(spec))]
+    assert not [problem for problem, spec in refused if not names_field_and_value(problem, spec)]
     assert 0 < len(refused) < count
