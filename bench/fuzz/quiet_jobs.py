@@ -28,6 +28,7 @@ ACTION_SECONDS = 60.0
 """How long an action of the operator is waited for."""
 PODS = ("c1", "w0-1", "w1-1", "w2-1")
 DELETE_NOW = {"gracePeriodSeconds": 0}
+BUSY = HTTPStatus.TOO_MANY_REQUESTS
 
 
 class PodWatch:
@@ -109,13 +110,9 @@ class QuietJobs:
         """Send a request, again when the API server has told it to come back. Raises TimeoutError
         when it does so for too long.
         """
-        deadline = time.monotonic() + ACTION_SECONDS
-        while time.monotonic() < deadline:
-            answer = self._namespace.api.request(method, path, body, user=self._user)
-            if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
-                assert answer.status in (HTTPStatus.OK, HTTPStatus.CREATED), answer.message
-                return
+        deadline, api = time.monotonic() + ACTION_SECONDS, self._namespace.api
+        while (answer := api.request(method, path, body, user=self._user)).status == BUSY:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{method} {path}: {answer.message} ({ACTION_SECONDS:g} s)")
             time.sleep(float(answer.headers.get("Retry-After", 1)))
-        raise TimeoutError(
-            f"{method} {path} was refused for {ACTION_SECONDS:g} s: {answer.message}"
-        )
+        assert answer.status in (HTTPStatus.OK, HTTPStatus.CREATED), answer.message

@@ -40,7 +40,7 @@ class Server:
             return Answer(200, self.jobs[name])
         if method == "GET" and "limit" not in name:
             return Answer(404, {})
-        items = [{}] if self.pods and name == "pods?limit=1" else []
+        items: list[Json] = [{}] if self.pods and name == "pods?limit=1" else []
         status = 201 if method == "POST" else 200
         return Answer(status, {"status": {"allowed": True}, "items": items})
 
