@@ -3,9 +3,11 @@
     make bench NAME=coordinator_core [ARGS=--quick]
 
 The core runs alone, without network and JSON. Each wave of the life of a job is measured: what all
-agents or ranks send upon the same occasion. `progress` is what a steady job sends all the time. The
-time is that of the processor, so that other processes matter less. Two waves are one event that
-concerns all workers: the loss of a worker, and the status that somebody asks for. `parked` contains
+agents or ranks send upon the same occasion. `progress of an agent` is what a steady job sends all
+the time: one message with all ranks of an agent. The reports in other waves are messages of one
+rank each. The time is that of the processor, so that other processes matter less. Three waves are
+one event that concerns all workers: the loss of a worker, the status that somebody asks for, and
+the comparison of all paces, once a second (of more than 8,192 ranks less often). `parked` contains
 the begin of the next generation.
 """
 
@@ -20,9 +22,9 @@ from tests.support.large_job import Event, LargeJob
 SIZES = ("64x1", "64x8", "512x1", "512x8", "4096x1", "4096x8")
 """Workers and the ranks of each."""
 WAVES = (
-    "hello", "restored", "progress", "heartbeat", "tick", "status", "snapshots", "closed",
-    "hello again", "loss", "parked", "replacement", "hello to a successor", "joining", "leaving",
-    "finished",
+    "hello", "restored", "progress", "progress of an agent", "paces", "heartbeat", "tick", "status",
+    "snapshots", "closed", "hello again", "loss", "parked", "replacement", "hello to a successor",
+    "joining", "leaving", "finished",
 )  # fmt: skip
 
 

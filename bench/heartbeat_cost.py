@@ -1,4 +1,5 @@
-"""What a heartbeat costs a coordinator: microseconds of the processor, kernel and network included.
+"""What a heartbeat, and a new connection, cost a coordinator: microseconds of the processor, kernel
+and network included.
 
     make bench NAME=heartbeat_cost [ARGS=--quick]
 
@@ -6,6 +7,10 @@ The server is in this process. Another one plays the agents, members or not, eac
 of its own: as frames, or as requests of the kind that a proxy without upgrades leaves. In each
 round every agent sends a heartbeat; the next round begins when those that want an answer have it.
 Of `frames` the last one wants it, of `answered` each. Agents want one a second.
+
+`connection_us` is what comes before: the handshake of a connection for frames. Of `hellos` it is
+the other one of an agent, a WebSocket's, with its hello until the coordinator's welcome; no
+heartbeats follow it.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import aiohttp
+
 from bench.harness import Plan, Values, command
 from regroup_trainer.system.heartbeat_line import HEADERS, Beat, Kind
 from tests.support.coordinator_server import BEARER, Setup, serving
@@ -24,10 +31,11 @@ from tests.support.generations import make_hello
 
 CASES, QUICK_CASES = ("64", "1024"), ("8",)
 """Agents."""
-SUBJECTS = ("frames", "answered", "requests")
+HELLOS = "hellos"
+SUBJECTS = ("frames", "answered", "requests", HELLOS)
 BEATS, QUICK_BEATS = 16_384, 400
 """Of all agents together."""
-UNITS = {"heartbeat_us": "us"}
+UNITS = {"heartbeat_us": "us", "connection_us": "us"}
 
 
 def plan(quick: bool) -> Plan:
@@ -40,20 +48,21 @@ def measure(case: str, subject: str) -> Values:
     """One run."""
     agents = int(case)
     rounds = (QUICK_BEATS if case in QUICK_CASES else BEATS) // agents
-    return {"heartbeat_us": asyncio.run(_measure(agents, rounds, subject))}
+    return asyncio.run(_measure(agents, rounds, subject))
 
 
-async def _measure(agents: int, rounds: int, subject: str) -> float:
-    patient = {"replicas": agents, "max_replicas": agents, "min_replicas": agents}
+async def _measure(agents: int, rounds: int, subject: str) -> Values:
+    more = agents + 1  # so that no generation begins
+    patient = {"replicas": more, "max_replicas": more, "min_replicas": more}
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
         async with serving(Path(folder), timeout_milliseconds=600_000, **patient) as setup:
-            for index in range(agents):
+            for index in range(0 if subject == HELLOS else agents):
                 hello = make_hello(index)
                 setup.core.on_message(hello, hello.member, time.monotonic())
             return await _cpu_of(setup, agents, rounds, subject)
 
 
-async def _cpu_of(setup: Setup, agents: int, rounds: int, subject: str) -> float:
+async def _cpu_of(setup: Setup, agents: int, rounds: int, subject: str) -> Values:
     port = setup.url.rsplit(":", 1)[1]
     playing = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.heartbeat_cost", "--play"),
@@ -61,12 +70,17 @@ async def _cpu_of(setup: Setup, agents: int, rounds: int, subject: str) -> float
         stdout=asyncio.subprocess.PIPE,
     )
     assert playing.stdout is not None
-    await playing.stdout.readline()  # it is connected
     begun = time.process_time()
     await playing.stdout.readline()
-    took = time.process_time() - begun
+    connected = time.process_time()
+    await playing.stdout.readline()
+    done = time.process_time()
     await playing.wait()
-    return took / (agents * rounds) * 1e6
+    connection, beat = (connected - begun) / agents, (done - connected) / (agents * rounds)
+    return {
+        "heartbeat_us": None if subject == HELLOS else beat * 1e6,
+        "connection_us": connection * 1e6,
+    }
 
 
 # --- the agents -----------------------------------------------------------------------------------
@@ -89,6 +103,19 @@ def play(port: int, agents: int, rounds: int, subject: str) -> None:
     print("done", flush=True)
 
 
+async def play_hellos(port: int, agents: int) -> None:
+    """Connect as agents do, one after another, and wait for the welcome of each."""
+    many = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=BEARER, connector=many) as session:
+        sockets = []
+        for index in range(agents):
+            sockets.append(await session.ws_connect(f"http://127.0.0.1:{port}/v1/agent"))
+            await sockets[-1].send_str(make_hello(index).shortened().model_dump_json())
+        for one in sockets:
+            await one.receive_str()
+        print("connected\ndone", flush=True)
+
+
 def _beat(subject: str, member: str, is_last: bool) -> bytes:
     if subject == "requests":
         return _text(f"POST /v1/heartbeat/{member}?delay=0.001", {"Content-Length": "0"})
@@ -106,6 +133,10 @@ main = command(plan, measure)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--play"]:
-        play(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+        port, agents, rounds = map(int, sys.argv[2:5])
+        if sys.argv[5] == HELLOS:
+            asyncio.run(play_hellos(port, agents))
+        else:
+            play(port, agents, rounds, sys.argv[5])
     else:
         main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,8 @@ from regroup_trainer.checkpoint.layout import DataIdentity
 ROOT = Path(__file__).resolve().parent.parent
 JOB = SAMPLE.relative_to(ROOT)
 FOLDER = Path("build/try")
+SUMMARY = "summary.json"
+"""File in the folder of the trial."""
 KILLED_WORKER = 0
 
 
@@ -86,13 +89,16 @@ def main(plan: Plan) -> int:
     screen = Screen()
     try:
         runs = play(plan, screen)
+        found = findings(*runs, plan)
+        text = json.dumps(summary(runs, found, screen.elapsed), indent=2)
+        (plan.folder / SUMMARY).write_text(f"{text}\n")
     except KeyboardInterrupt:
         screen.report("Interrupted: `make try` starts from the beginning", "bold red")
         return 130
     except DemoError as error:
         screen.report(f"The trial failed: {error}", "bold red")
         return 1
-    return conclude(runs, findings(*runs, plan), screen)
+    return conclude(runs, found, screen)
 
 
 def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
@@ -186,20 +192,21 @@ def exit_code(*arguments: str) -> int:
 def findings(undisturbed: Run, disturbed: Run, plan: Plan) -> list[Finding]:
     """The findings from the two runs, in the order of the failures."""
     return [
-        coordinator_killed(disturbed, plan.coordinator_step),
+        coordinator_killed(disturbed, plan),
         worker_killed(disturbed),
         same_losses(undisturbed, disturbed),
     ]
 
 
-def coordinator_killed(run: Run, at: int) -> Finding:
-    """The finding about the coordinator: the workers continued without it, and no
-    generation ended.
+def coordinator_killed(run: Run, plan: Plan) -> Finding:
+    """The finding about the coordinator: the workers continued without it, and no generation ended
+    from the step at which it was killed until the worker was killed.
     """
-    around = {step.generation for step in run.committed if at <= step.step <= at + 1}
+    reached = range(plan.coordinator_step, plan.worker_step + 1)
+    steps = {step.step: step.generation for step in run.committed if step.step in reached}
     return Finding(
         "The coordinator was killed: the workers trained on, a new one took over.",
-        run.coordinators == 2 and len(around) == 1,
+        run.coordinators == 2 and len(steps) == len(reached) and len(set(steps.values())) == 1,
     )
 
 
@@ -228,6 +235,21 @@ def same_losses(undisturbed: Run, disturbed: Run) -> Finding:
     )
 
 
+def summary(runs: tuple[Run, Run], found: list[Finding], seconds: float) -> dict[str, Any]:
+    """What the trial found, and the seconds of both runs and of all on so many cores."""
+    undisturbed, disturbed, together = (round(t, 1) for t in (*(r.seconds for r in runs), seconds))
+    return {
+        "findings": {finding.sentence: finding.holds for finding in found},
+        "seconds": {"undisturbed": undisturbed, "with failures": disturbed, "all": together},
+        "cores": cores(),
+    }
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def conclude(runs: tuple[Run, Run], found: list[Finding], screen: Screen) -> int:
     """Print the findings. Returns 0 when all hold, else 1."""
     screen.title("Results")
@@ -235,8 +257,9 @@ def conclude(runs: tuple[Run, Run], found: list[Finding], screen: Screen) -> int
         style = "green" if finding.holds else "bold red"
         sentence = finding.sentence if finding.holds else f"FAILED: {finding.sentence}"
         screen.console.print(Text(f"{number}. {sentence}", style=style))
-    times = [f"{run.seconds:.0f} s" for run in runs]
-    screen.report("Undisturbed run {}, run with failures {}".format(*times), "dim")
+    first, second = (f"{run.seconds:.0f} s" for run in runs)
+    times = f"Undisturbed run {first}, run with failures {second}, on {cores()} cores"
+    screen.report(times, "dim")
     return 0 if all(finding.holds for finding in found) else 1
 
 

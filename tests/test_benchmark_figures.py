@@ -92,6 +92,16 @@ def test_each_figure_of_a_table_is_one_of_its_file(page: str, beginning: str) ->
     assert not wrong
 
 
+def test_the_page_dates_each_file() -> None:
+    names = {path.stem for path in (ROOT / "bench/results").glob("*.json")}
+    recorded = {name: results(name) for name in names if "date" in results(name)}
+    shown = cells(PAGE, "| benchmark | date | version |")
+    assert list(zip(shown[::3], shown[1::3], shown[2::3], strict=True)) == [
+        (f"`{name}`", one["date"][:10], one["versions"].get("regroup", "not recorded"))
+        for name, one in sorted(recorded.items())
+    ]
+
+
 def most(metric: str, *subjects: str) -> float:
     """The greatest in any run of `recovery`; of these subjects, or of all."""
     rows = [row for row in results("recovery")["rows"] if row["metric"] == metric]

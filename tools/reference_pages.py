@@ -199,6 +199,23 @@ def _help(command: click.Command, context: click.Context) -> list[str]:
 # --- the reasons ----------------------------------------------------------------------------------
 
 
+OF_WHY = {
+    "NotObserved": (
+        "the job has no status. Do: look again in a minute, then look for the job in the "
+        "operator's log"
+    ),
+    "StatusRefused": (
+        "the API server refuses the status that the operator writes. Do: mend what its answer in "
+        "the message names"
+    ),
+    "OutOfMemory": "the operator is away, and a pod ran out of memory and was killed",
+    "PodFailed": "the operator is away, and a pod ended with an error",
+    "NoPods": "the operator is away, and the job has no pods",
+    "OperatorAway": "the operator is away, and no pod shows an error",
+}
+"""Reason that is of `why` alone -> what it means."""
+
+
 def reason_page() -> str:
     """Each reason of a job that does not train, or not as it should, with what `why` says of it."""
     lines = [
@@ -232,6 +249,15 @@ def reason_page() -> str:
     lines += [""]
     for name, advice in WHILE_TRAINING.items():
         lines += _item(f"`{name}`: heals: {HEALS[advice.heals]}. Do: {advice.what_to_do}.")
+    lines += ["", "## Of `why` alone", ""]
+    lines += _wrapped(
+        "`Ready`, `Degraded` and `Checkpointed` have none of these. `why` uses them where the "
+        "operator has not written a status, and where it is away: then `why` judges by pods and "
+        "events, with the reasons above too, and says to start the operator again."
+    )
+    lines += [""]
+    for name, meaning in OF_WHY.items():
+        lines += _item(f"`{name}`: {meaning}.")
     return "\n".join(lines) + "\n"
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ from bench import harness
 from bench.operators import programs
 from bench.operators.cluster import POD_ADDRESSES
 from bench.operators.course import STOCK, UNITS, Size, measure
+from bench.operators.goals import judged
 from bench.operators.tables import tables
 from devcluster.processes import run
 
@@ -34,7 +36,7 @@ NAME = "operator"
 INSIDE = "REGROUP_BENCH_NAMESPACE"
 """Set inside the network namespace."""
 CASES = {
-    "1x8": Size(jobs=1, idle_seconds=30, replacements=10),
+    "1x8": Size(jobs=10, idle_seconds=30, replacements=10, one_by_one=True),
     "100x8": Size(jobs=100, idle_seconds=60, replacements=20),
     "300x8": Size(jobs=300, idle_seconds=60, replacements=100),
     "1000x8": Size(jobs=1000, idle_seconds=600, replacements=100),
@@ -46,7 +48,7 @@ THEIR_REPLACEMENTS = 3
 """At most. One takes them ten seconds, and each further one of the same job twice as long."""
 SETTINGS = (
     "etcd, kube-apiserver, controllers, scheduler and kwok on this machine, beside the operators; "
-    "coordinators are stubs; CPU with that of Kubernetes' controllers"
+    "coordinators are stubs; CPU with that of Kubernetes' controllers; 1x8: ten jobs, one at a time"
 )
 
 
@@ -66,7 +68,7 @@ def main(
     for case in cases:
         for subject in subjects or ALL:
             rows, is_whole = _measured(case, subject, QUICK if quick else CASES[case])
-            results.add(rows)
+            results.add(judged(harness.merged(results.rows, rows)))
             are_whole &= is_whole
     for table in tables(results.rows, cases):
         Console(highlight=False, width=TABLE_WIDTH).print(table)
@@ -93,15 +95,11 @@ def _size_for(subject: str, size: Size) -> Size:
     """What is measured of a subject."""
     if subject.endswith(STOCK):
         # The limits of clients matter while jobs are created.
-        return Size(
-            size.jobs,
-            min(size.idle_seconds, 10),
-            min(size.jobs, THEIR_REPLACEMENTS),
-            restarts=False,
-        )
-    if subject != "regroup":
-        return Size(size.jobs, min(size.idle_seconds, 60), min(size.jobs, THEIR_REPLACEMENTS))
-    return size
+        size = replace(size, idle_seconds=min(size.idle_seconds, 10), restarts=False)
+    if subject == "regroup":
+        return size
+    replacements = min(size.jobs, THEIR_REPLACEMENTS)
+    return replace(size, idle_seconds=min(size.idle_seconds, 60), replacements=replacements)
 
 
 def _place(row: harness.Row) -> tuple[int, int]:

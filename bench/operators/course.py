@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import aiohttp
+
 from bench.operators import audit
 from bench.operators.client import Json, RefusedError, gather, until
 from bench.operators.cluster import SimulatedCluster, Usage, usage
@@ -59,7 +61,15 @@ UNITS = {
 """Those of `rss_` and `idle_cpu_` are of all processes that act, together. Writes and CPU of a job
 are those of the controllers of Kubernetes, too; `controllers` says how much they are.
 """
-ENDS = (TimeoutError, OSError, ExceptionGroup, RefusedError, DevclusterError, LookupError)
+ENDS = (
+    TimeoutError,
+    OSError,
+    aiohttp.ClientError,
+    ExceptionGroup,
+    RefusedError,
+    DevclusterError,
+    LookupError,
+)
 """What ends a course early."""
 CREATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 600.0
@@ -80,6 +90,8 @@ class Size:
     replacements: int
     restarts: bool = True
     """Whether replicas end and start again, where there are any."""
+    one_by_one: bool = False
+    """Whether each job is created once the one before runs: there is one at a time, many times."""
 
 
 @dataclass
@@ -132,7 +144,7 @@ class Course:
     async def run(self, size: Size) -> None:
         """Measure all. Raises what `ENDS` has."""
         self._note_memory("idle", lambda one: one.rss_mb)
-        await self._create(size.jobs)
+        await self._create(size)
         if self._subject.processes():
             await self._idle(size.idle_seconds)
             await self._lose_pods(size.replacements)
@@ -144,8 +156,8 @@ class Course:
                 await self._restart(self._subject, size.jobs)
                 self._note_successors()
 
-    async def _create(self, jobs: int) -> None:
-        names = [f"job-{number:05d}" for number in range(jobs)]
+    async def _create(self, size: Size) -> None:
+        names = [f"job-{number:05d}" for number in range(size.jobs)]
         own, controllers = self._own_cpu(), self._controllers_cpu()
         created, before = dict[str, float](), self._cluster.audit_size()
 
@@ -153,21 +165,23 @@ class Course:
             created[name] = await self._subject.create(name)
 
         begun = time.monotonic()
-        await gather(map(create, names))
-        await self._until_all(self._seen.made, names, CREATION_SECONDS)
-        await self._until_all(self._seen.ran, names, PATIENCE_SECONDS)
+        for some in ([name] for name in names) if size.one_by_one else (names,):
+            await gather(map(create, some))
+            await self._until_all(self._seen.made, some, CREATION_SECONDS)
+            await self._until_all(self._seen.ran, some, PATIENCE_SECONDS)
         await until(self._subject.all_train, PATIENCE_SECONDS, every=1.0)
         for what, moments in (("pods", self._seen.made), ("running", self._seen.ran)):
             took = [max(moments[name].values()) - created[name] for name in names]
             self._found[f"create_to_{what}_p50_seconds"] = statistics.median(took)
             self._found[f"create_to_{what}_p99_seconds"] = quantile(took, 0.99)
         last = max(max(self._seen.made[name].values()) for name in names)
-        self._found["total_seconds"] = last - begun
+        alone = self._found["create_to_pods_p50_seconds"]
+        self._found["total_seconds"] = alone if size.one_by_one else last - begun
         own, controllers = self._own_cpu() - own, self._controllers_cpu() - controllers
-        self._found["cpu_ms_per_job"] = 1000 * (own + controllers) / jobs
-        self._found["cpu_controllers_ms_per_job"] = 1000 * controllers / jobs
+        self._found["cpu_ms_per_job"] = 1000 * (own + controllers) / size.jobs
+        self._found["cpu_controllers_ms_per_job"] = 1000 * controllers / size.jobs
         self._outcome.writes = self._cluster.writes_since(before)
-        self._found |= _writes_per_job(self._outcome.writes, jobs)
+        self._found |= _writes_per_job(self._outcome.writes, size.jobs)
 
     async def _until_all(
         self, moments: Mapping[str, Mapping[str, float]], names: Sequence[str], seconds: float
@@ -244,8 +258,8 @@ class Course:
             await asyncio.to_thread(subject.wait_until_led)
 
     async def _restart(self, subject: Regroup, jobs: int) -> None:
-        unsaid: set[str] = set()
-        watch = asyncio.create_task(self._note_unsaid(unsaid))
+        said: list[Json] = []
+        watch = asyncio.create_task(self._note_said(said))
         await asyncio.to_thread(subject.end, REPLICAS)
         before, loss = self._cluster.audit_size(), await self._lose_pod()
         begun = time.monotonic()
@@ -261,20 +275,13 @@ class Course:
         written = self._cluster.status_writes_since(before, "trainingjobs")
         self._found["sync_status_writes_per_job"] = most_writes(written, jobs, loss.job)
         await asyncio.sleep(AFTER_SYNC_SECONDS)
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        self._found["sync_status_losses"] = len(unsaid)
+        await end_watch(watch)
+        self._found["sync_status_losses"] = len(losers(said, loss.job))
 
-    async def _note_unsaid(self, names: set[str]) -> None:
-        """Note jobs whose status loses what it has said."""
-        said: dict[str, Json] = {}
+    async def _note_said(self, said: list[Json]) -> None:
+        """Note each job as it is at first, and after each change."""
         async for event in self._client.watch(self._subject.jobs_path):
-            job: Json = event["object"]
-            name = job["metadata"]["name"]
-            former = said.get(name)
-            if former is not None and un_says(former, job):
-                names.add(name)
-            said[name] = job
+            said.append(said_by(event["object"]))  # noqa: PERF401 - the watch does not end
 
     def _usages(self) -> dict[str, Usage]:
         return {name: usage(pid) for name, pid in self._subject.processes().items()}
@@ -309,13 +316,61 @@ def most_writes(written: Mapping[str, int], jobs: int, apart: str) -> float | No
     return max(others, default=0) if jobs > 1 else None
 
 
-def un_says(former: Json, job: Json) -> bool:
-    """Whether a job's status loses what the former one has said."""
-    one, other = (job.get("status", {}) for job in (former, job))
-    steps = [status.get("progress", {}).get("step") or 0 for status in (one, other)]
-    return steps[1] < steps[0] or any(
-        other.get(key) != one.get(key) for key in ("phase", "rendezvousGeneration")
+async def end_watch(watch: asyncio.Task[object]) -> None:
+    """End what is to watch until now. Raises what has ended it before, ConnectionError too: what
+    came later was not seen.
+    """
+    if watch.done():
+        watch.result()
+        raise ConnectionError("the watch of the jobs has ended")
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+def losers(said: Sequence[Json], apart: str) -> set[str]:
+    """Names of the jobs whose status loses what it has said. `apart`: one that has lost a worker,
+    and is to say so.
+    """
+    found, former = set[str](), dict[str, Json]()
+    for job in said:
+        name = job["name"]
+        if name in former and un_says(former[name], job, is_whole=name != apart):
+            found.add(name)
+        former[name] = job
+    return found
+
+
+LASTING = ("phase", "rendezvousGeneration", "startTime")
+RISING = ("step", "saved", "restartCount", "coordinatorTerm", "nextIncarnation")
+OF_WORKERS = ("ready", "replicas", "readyReplicas", "worldSize")
+"""What does not fall as long as a job loses no worker."""
+
+
+def un_says(former: Json, job: Json, *, is_whole: bool = True) -> bool:
+    """Whether a job, as `said_by` has it, loses what the former one has said. `is_whole`: it has
+    lost no worker.
+    """
+    rising, kept = (*RISING, *OF_WORKERS * is_whole), ("recoveries", *["workers"] * is_whole)
+    return (
+        any(job.get(key) != former.get(key) for key in LASTING)
+        or any((job.get(key) or 0) < (former.get(key) or 0) for key in rising)
+        or any(not set(former[key]) <= set(job[key]) for key in kept)
     )
+
+
+def said_by(job: Json) -> Json:
+    """What of a job's status must not be un-said, by name."""
+    status = job.get("status", {})
+    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    return {
+        **{key: status.get(key) for key in (*LASTING, *RISING, *OF_WORKERS)},
+        "name": job["metadata"]["name"],
+        "step": status.get("progress", {}).get("step"),
+        "saved": status.get("checkpoint", {}).get("lastStep"),
+        "ready": conditions.get("Ready") == "True",
+        "workers": [one["pod"] for one in status.get("workers", ())],
+        "recoveries": [one["time"] for one in status.get("recoveries", ())],
+    }
 
 
 async def measure(size: Size, name: str, report: Callable[[str], None]) -> Outcome:

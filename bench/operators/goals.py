@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from bench.harness import Goal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from bench.harness import Goal, Row
+
+SUBJECT = "regroup"
 ALL_CASES = ("1x8", "100x8", "300x8", "1000x8")
 MANY = ("100x8", "1000x8")
 
@@ -30,3 +34,18 @@ GOALS = (
 def goals_of(metric: str, case: str) -> list[Goal]:
     """Those of a metric in a case."""
     return [goal for name, cases, goal in GOALS if name == metric and case in cases]
+
+
+def judged(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those of Regroup with what is asked of them and whether it is so."""
+    found = {(row.case, row.subject, row.metric): row.median for row in rows}
+    return [_judged(row, found) if row.subject == SUBJECT else row for row in rows]
+
+
+def _judged(row: Row, found: Mapping[tuple[str, str, str], float]) -> Row:
+    texts = [
+        goal.judged(row.median, found.get((row.case, goal.times, row.metric))).partition(": ")
+        for goal in goals_of(row.metric, row.case)
+    ]
+    goal, verdict = ("; ".join(text[part] for text in texts) for part in (0, 2))
+    return replace(row, goal=goal, verdict=verdict)

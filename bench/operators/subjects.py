@@ -31,7 +31,8 @@ WORKERS = 8
 SYSTEM = "regroup-system"
 START_SECONDS = 300
 REPLICAS = ("operator-1", "operator-2")
-ROUNDS = 'controller_runtime_reconcile_total{controller="trainingjob",result="success"}'
+PHASE = "trainingjob_status_phase{"
+"""Begins the series of each job for which the leader has planned since its start."""
 WAITING = 'workqueue_depth{name="trainingjob"}'
 
 
@@ -151,9 +152,12 @@ class Regroup(Subject):
         return next((name for name in REPLICAS if name != leader), None)
 
     def has_synced(self, jobs: int) -> bool:
-        """Whether there were so many rounds since the start of the leader, and no job waits."""
+        """Whether the leader has planned for so many jobs since its start, and none waits. In its
+        first round of a job that trains it only begins to ask the coordinator.
+        """
         found = _series(self.leader() or REPLICAS[0])
-        return found.get(ROUNDS, 0) >= jobs and found.get(WAITING) == 0
+        planned = sum(value for name, value in found.items() if name.startswith(PHASE))
+        return planned >= jobs and found.get(WAITING) == 0
 
     def reported(self) -> dict[str, float]:
         """When a coordinator got the report that a pod is lost, by UID, on the monotonic clock."""

@@ -2,14 +2,15 @@
 
     make bench NAME=scale [ARGS="--case agents-128 --subject regroup"]
 
-Simulated agents send what real ones send, and as often. They are on the machine of the
+Simulated agents send what real ones send, and as often. The model is sharded, so that each agent
+holds the shards of its own ranks and of its neighbour's. They are on the machine of the
 coordinator, and `simulation_cpu_share` says what they take of it. A row has the events of one job:
 
 - `form`: all agents connect at the same time, until the last one begins the first generation;
 - steady training: CPU and memory of the coordinator, how long an answer of its status takes, and
   how long heartbeats take, from before they are sent until their answer is read;
 - `recovery`: from the report that a worker is lost until the last of the others begins the next
-  generation, and what the coordinator sends meanwhile;
+  generation, what the coordinator sends meanwhile, and its CPU until their reports have come;
 - `resync`: from the kill of the coordinator until all agents are back at its successor, which goes
   on with the same generation.
 
@@ -22,18 +23,14 @@ so, and there is no row of torchft.
 
 from __future__ import annotations
 
-import asyncio
-import resource
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
 from bench.harness import Goal, Plan, Values, command
 from bench.recovery_settings import LOST_SECONDS
 from bench.scale.coordinated import Coordinated
-from bench.scale.course import Course, Subject
+from bench.scale.course import Subject, run_course
 from bench.scale.lighthouse import Lighthouse
 from bench.scale.lighthouse_package import PACKAGE
 from bench.scale.meeting_point import MeetingPoint
@@ -86,12 +83,7 @@ def measure(case: str, subject: str) -> Values:
     """One run of a row; no figures of a subject that cannot run here."""
     if not SUBJECTS[subject].can_run(click.echo):
         return {}
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections of each agent
-    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
-        course = Course(SUBJECTS[subject](Path(name), Size.of(case), click.echo))
-        asyncio.run(course.run())
-    return course.found
+    return run_course(SUBJECTS[subject], Size.of(case), click.echo)
 
 
 main = command(plan, measure)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import aiohttp
 
-from bench.coordinator_size import make_desired, make_place
 from bench.scale.course import Report, Subject
 from bench.scale.players import Answer, Players, agents_program
 from bench.scale.settings import SNAPSHOT_STEPS, STEP_MS, Size
-from regroup.local.processes import ADDRESS, start_coordinator
+from regroup.local.processes import ADDRESS, NODE_OF_COORDINATOR, Place, start_coordinator
+from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.system.machine_address import free_port
 
 CHECKS, CHECK_SECONDS = 100, 0.1
 """How often, and how far apart, a successor is asked whether it has taken over."""
 
 
 class Coordinated(Subject):
-    """A job in which one worker may be missing."""
+    """A job with a sharded model, in which one worker may be missing."""
 
     def __init__(self, folder: Path, size: Size, report: Report) -> None:
         super().__init__(folder, size, report)
@@ -91,3 +94,36 @@ class Coordinated(Subject):
             timeout=aiohttp.ClientTimeout(total=None),
             raise_for_status=True,
         )
+
+
+def make_place(folder: Path) -> tuple[Place, str]:
+    """Where the coordinators of a job run that has no real agents, and its token."""
+    token_file, token = folder / "token", secrets.token_hex(16)
+    token_file.write_text(token)
+    place = Place(
+        job="gpt-pretrain",
+        port=free_port(),
+        token_file=token_file,
+        logs=folder,
+        ranks=1,
+        threads=None,
+        entry="",
+        working_directory=folder,
+        variables={},
+    )
+    return place, token
+
+
+def make_desired(place: Place, workers: int) -> Desired:
+    """Its job: all workers, a sharded model, and no judgement about hangs."""
+    return Desired(
+        revision=1,
+        namespace="bench",
+        job=place.job,
+        replicas=workers,
+        min_replicas=workers,
+        max_replicas=workers,
+        progress_timeout_seconds=3600,
+        train=TrainConfig(parallelism=ParallelismConfig(strategy="fsdp")),
+        directory=str(place.logs / NODE_OF_COORDINATOR),
+    )

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import statistics
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -16,6 +18,7 @@ from typing import ClassVar
 
 import aiohttp
 
+from bench.harness import Values
 from bench.scale.players import Answer, Players
 from bench.scale.settings import (
     ANSWER_SECONDS,
@@ -29,6 +32,7 @@ from bench.scale.settings import (
     Size,
 )
 from devcluster.processes import cpu_seconds, memory_mib
+from regroup_trainer.coordinator.coordinator_status import SHOWN_SECONDS
 
 Report = Callable[[str], None]
 GUARD_SECONDS, PROBE_SECONDS = 0.2, 0.05
@@ -111,10 +115,7 @@ class Course:
         if formed.done is None:
             return
         await self._train()
-        lost = await self._event("lose", "recovered", "recovery_seconds", RECOVERY_SECONDS)
-        counts = lost.done is not None and lost.received
-        self.found["megabytes_sent"] = lost.received / 1e6 if counts else None
-        self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
+        await self._recover()
         if self._subject.can_resync:
             await self._resync()
 
@@ -143,9 +144,23 @@ class Course:
             self._report(f"{state.dropped} messages did not fit into the queues of agents")
         self.found["status_seconds"] = await self._status_seconds()
 
+    async def _recover(self) -> None:
+        """It loses an agent, and the others train on."""
+        begun, cpu = time.monotonic(), cpu_seconds(self._pid)
+        lost = await self._event("lose", "recovered", "recovery_seconds", RECOVERY_SECONDS)
+        await asyncio.sleep(self._subject.size.settle_seconds)
+        trained = (self.found["steady_cpu_share"] or 0.0) / 100 * (time.monotonic() - begun)
+        spent = max(0.0, cpu_seconds(self._pid) - cpu - trained)
+        came = lost.done is not None
+        self.found["recovery_cpu_seconds"] = spent if came else None
+        self.found["megabytes_sent"] = lost.received / 1e6 if came and lost.received else None
+        self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
+
     async def _status_seconds(self) -> float | None:
+        """The median of statuses that are built anew, and not those that are shown once more."""
         took = []
         for _ in range(STATUSES):
+            await asyncio.sleep(self._subject.size.agents * SHOWN_SECONDS)
             begun = time.monotonic()
             if not await self._in_time("status", self._subject.ask_status()):
                 return None
@@ -214,3 +229,13 @@ class Course:
     def _kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+
+def run_course(make: Callable[[Path, Size, Report], Subject], size: Size, report: Report) -> Values:
+    """What one course of a subject has found."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections of each agent
+    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
+        course = Course(make(Path(name), size, report))
+        asyncio.run(course.run())
+    return course.found

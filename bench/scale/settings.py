@@ -25,6 +25,7 @@ UNITS = {
     "form_seconds": "s",
     "recovered": "count",
     "recovery_seconds": "s",
+    "recovery_cpu_seconds": "s",
     "resynced": "count",
     "resync_seconds": "s",
     "steady_cpu_share": "%",
@@ -68,6 +69,11 @@ class Size:
     agents: int
     ranks: int = 8
     steady_seconds: float = STEADY_SECONDS
+
+    @property
+    def settle_seconds(self) -> float:
+        """For which a recovery counts after the last agent has begun: its ranks report then."""
+        return self.steady_seconds / 5
 
     @classmethod
     def of(cls, case: str) -> Size:

@@ -102,10 +102,10 @@ class AlertCourse:
             time.sleep(EVERY_SECONDS)
 
     def _look(self) -> Look:
-        """Type both commands."""
+        """Type both commands, in the order in which a page shows them."""
         job, seconds = self._cause.job, self._seconds()
-        code, why = self._scene.type_in(f"kubectl trainingjob why {job}")
         line = self._scene.type_in(f"kubectl get trainingjob {job}")[1]
+        code, why = self._scene.type_in(f"kubectl trainingjob why {job}")
         return Look(seconds, why, code, line)
 
     def _wait_end(self, since: float) -> float | None:

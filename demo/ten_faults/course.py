@@ -101,12 +101,11 @@ class Course:
         return said or seconds > max(times) + self._expected.patience_seconds
 
     def _look(self) -> Look:
-        """Type both commands."""
+        """Type both commands, in the order in which a page shows them."""
         job = self._fault.job
-        code, why = self._scene.type_in(f"kubectl trainingjob why {job}")
-        seconds = self._seconds()
         line = self._scene.type_in(f"kubectl get trainingjob {job}")[1]
-        return Look(seconds, why, code, line)
+        code, why = self._scene.type_in(f"kubectl trainingjob why {job}")
+        return Look(self._seconds(), why, code, line)
 
     def _note(self) -> None:
         """Note the alerts, and whether the job trains again. While a query fails, as of a server

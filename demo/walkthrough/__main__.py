@@ -22,7 +22,7 @@ from demo.screen import Screen
 from demo.stages.devcluster import DevclusterStage
 from demo.walkthrough.cells import CONTINUED
 from demo.walkthrough.notebook import notebook
-from demo.walkthrough.steps import NAMESPACE, STEPS, Walk
+from demo.walkthrough.steps import NAMESPACE, STEPS, Walk, renamed
 from demo.walkthrough.terminal import Terminal
 from demo.walkthrough.transcript import Transcript
 from devcluster.errors import DevclusterError
@@ -77,7 +77,8 @@ def walk_on_cluster(name: str, screen: Screen, first: int, *, keep: bool) -> Non
     stage = DevclusterStage.up(screen, name)
     try:
         if first == 1:
-            stage.load({image.name: image.path for image in images.values()}, screen)
+            both = [*images.values(), *renamed(images).values()]
+            stage.load({image.name: image.path for image in both}, screen)
             make_namespace(stage, NAMESPACE)
             define_monitors(stage.kubectl)
         with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +99,8 @@ def walk_in(
     with notebook(folder, environment, transcript, screen) as opened:
         if first > 1:
             opened.run(CONTINUED)
-        walk = Walk(terminal, opened, stage.kubectl, images, stage.volume(NAMESPACE), OUTPUT)
+        volume = stage.volume(NAMESPACE)
+        walk = Walk(terminal, opened, stage.kubectl, images, renamed(images), volume, OUTPUT)
         for number, step in enumerate(STEPS[first - 1 :], first):
             title = (step.__doc__ or "").strip()
             screen.title(f"{number}. {title}")

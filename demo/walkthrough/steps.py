@@ -30,6 +30,8 @@ PATIENCE = 600.0
 LARGEST_ERROR = 0.05
 """Mean square error of the model, which was 0.5 before it was trained."""
 PAGE_PICTURE, NOTEBOOK_PICTURE = "walkthrough-page.png", "walkthrough-notebook.png"
+NOTEBOOK_CAPTION = "The cells of the notebook and their outputs while the job trains, drawn as HTML"
+LATER_TAG = "upgrade"
 MONITORED = ("servicemonitor", "podmonitor", "prometheusrule")
 Json = dict[str, Any]
 
@@ -43,6 +45,8 @@ class Walk:
     kubectl: Kubectl
     """With which the checks look at the cluster. What the user types is in the terminal."""
     images: dict[str, Image]
+    later_images: dict[str, Image]
+    """To upgrade to."""
     volume: Path
     """The folder of this machine that is the claim's volume."""
     pictures: Path
@@ -99,6 +103,14 @@ class Walk:
         ours = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=regroup-operator"
         pods = self.kubectl.read("pods", "-n", SYSTEM, "-l", ours)["items"]
         return {p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]}
+
+
+def renamed(images: dict[str, Image]) -> dict[str, Image]:
+    """The same images under the tag to upgrade to."""
+    return {
+        target: Image(f"{image.repository}:{LATER_TAG}", image.path)
+        for target, image in images.items()
+    }
 
 
 def step_of(status: Json) -> int:
@@ -175,7 +187,7 @@ def submit(walk: Walk) -> None:
     drawn = walk.terminal.folder / "notebook.html"
     drawn.write_text(walk.notebook.page())
     photograph(drawn, walk.pictures / NOTEBOOK_PICTURE)
-    walk.transcript.picture(f"../pictures/{NOTEBOOK_PICTURE}", "The notebook while the job trains")
+    walk.transcript.picture(f"../pictures/{NOTEBOOK_PICTURE}", NOTEBOOK_CAPTION)
 
 
 def watch(walk: Walk) -> None:
@@ -338,24 +350,29 @@ spec:
 def upgrade(walk: Walk) -> None:
     """Upgrade while it trains"""
     walk.transcript.words(
-        "The job of the notebook trains meanwhile. The new release has another value, so that the "
-        "operator's pods are replaced. ([Upgrade](../tasks/upgrade.md))"
+        "The job of the notebook trains meanwhile. The new images have the same programs under "
+        f"another tag, `{LATER_TAG}`: the operator's pods are replaced, and the job has to keep "
+        "its own images. (Another test upgrades from 0.2.0, whose programs differ.) "
+        "([Upgrade](../tasks/upgrade.md))"
     )
     before, workers, operators = walk.status(), walk.workers(), walk.operators()
+    operator, trainer = (walk.later_images[target] for target in ("operator", "trainer"))
     tags = {
         "image.tag=TAG,trainer.image.tag=TAG": (
-            f"image.tag={walk.images['operator'].tag},"
-            f"trainer.image.tag={walk.images['trainer'].tag}"
+            f"image.tag={operator.tag},trainer.image.tag={trainer.tag}"
         )
     }
-    walk.terminal.type(documented.UPGRADE, tags, more=" --set logLevel=DEBUG --wait")
+    walk.terminal.type(documented.UPGRADE, tags, more=" --wait")
     walk.terminal.type(documented.ROLLOUT)
     wait_for("new operators", lambda: not operators & walk.operators(), PATIENCE, every=1.0)
     walk.terminal.type(documented.LEASE)
+    printed = walk.terminal.type_line(f"kubectl -n {SYSTEM} get deployment regroup -o wide")
+    walk.require("the operator runs the new image", operator.name in printed, printed)
     after = walk.until_step(step_of(before) + 40)
-    same = ("rendezvousGeneration", "coordinatorTerm", "restartCount")
+    same = ("images", "rendezvousGeneration", "coordinatorTerm", "restartCount")
     walk.require(
-        "the job trained on with the same workers in the same generation, and lost no step",
+        "the job trained on with the same workers and images in the same generation, and lost no "
+        "step",
         walk.workers() == workers
         and lost_steps(after) == lost_steps(before)
         and all(after.get(name) == before.get(name) for name in same),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import long_history
-from bench.long_history import ACTIONS, OPERATIONS, Run, measured, write
+from bench.long_history import ACTIONS, OPERATIONS, Run, measured, prune, write, write_checkpoint
 
 
 @pytest.fixture
@@ -21,6 +21,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.mark.parametrize("operation", ACTIONS)
 def test_each_operation_ends_well(run: Run, operation: str) -> None:
     ACTIONS[operation](run)
+
+
+def test_all_checkpoints_but_three_are_pruned_with_their_files(run: Run) -> None:
+    for step in (10, 20, 30, 40, 50):
+        write_checkpoint(run, step)
+    newest = [run.layout.published(step) for step in (40, 50, 60)]
+    prune(run)
+    assert sorted(run.layout.checkpoints.iterdir()) == newest
+    assert {len([*folder.iterdir()]) for folder in newest} == {1 + run.ranks}
 
 
 def test_each_figure_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from bench.operators.course import most_writes, quantile, un_says
+from bench.operators.course import (
+    end_watch,
+    losers,
+    most_writes,
+    quantile,
+    said_by,
+    un_says,
+)
 from bench.operators.floor import _as_posted
 
 
@@ -40,25 +48,90 @@ def test_a_quantile_is_one_of_the_values() -> None:
 SAID: dict[str, Any] = {
     "phase": "Running",
     "rendezvousGeneration": "1.1",
+    "startTime": "2026-01-01T00:00:00Z",
+    "restartCount": 2,
+    "coordinatorTerm": 1,
+    "nextIncarnation": 4,
+    "readyReplicas": 8,
+    "worldSize": 8,
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "workers": [{"pod": "gpt-w0-1", "state": "Running"}],
+    "recoveries": [{"time": "2026-01-01T00:01:00Z"}],
+    "checkpoint": {"lastStep": 5},
     "progress": {"step": 7},
 }
 
 
+def said(name: str = "gpt", **change: Any) -> dict[str, Any]:
+    """What a job says whose status has changed so."""
+    return said_by({"metadata": {"name": name}, "status": {**SAID, **change}})
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    "change",
     [
-        ({}, False),
-        ({"progress": {"step": 9}}, False),
-        ({"progress": {"step": 6}}, True),
-        ({"progress": {}}, True),
-        ({"phase": "Pending"}, True),
-        ({"rendezvousGeneration": None}, True),
+        {},
+        {"progress": {"step": 9}},
+        {"readyReplicas": 9},
+        {"workers": [{"pod": "gpt-w0-1", "state": "Training"}]},
+        {"recoveries": [*SAID["recoveries"], {"time": "2026-01-01T00:02:00Z"}]},
     ],
 )
-def test_a_status_that_loses_what_it_has_said_is_noticed(
-    change: dict[str, Any], expected: bool
+def test_a_status_that_goes_on_loses_nothing(change: dict[str, Any]) -> None:
+    assert not un_says(said(), said(**change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"progress": {"step": 6}},
+        {"progress": {}},
+        {"phase": "Pending"},
+        {"rendezvousGeneration": None},
+        {"startTime": None},
+        {"restartCount": 1},
+        {"coordinatorTerm": 0},
+        {"nextIncarnation": 1},
+        {"recoveries": []},
+        {"checkpoint": {}},
+    ],
+)
+def test_a_status_that_loses_what_it_has_said_is_noticed(change: dict[str, Any]) -> None:
+    assert un_says(said(), said(**change))
+    assert losers([said(), said(**change)], apart="gpt") == {"gpt"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"readyReplicas": 7},
+        {"worldSize": 0},
+        {"conditions": []},
+        {"workers": [{"pod": "gpt-w0-2", "state": "Pending"}]},
+    ],
+)
+def test_what_follows_from_a_lost_worker_is_expected_of_its_job_alone(
+    change: dict[str, Any],
 ) -> None:
-    assert un_says({"status": SAID}, {"status": {**SAID, **change}}) is expected
+    course = [said(), said("other"), said(**change), said("other", **change)]
+    assert losers(course, apart="gpt") == {"other"}
+
+
+async def test_a_watch_that_has_ended_by_itself_has_not_seen_that_nothing_was_lost() -> None:
+    async def end() -> None:
+        return
+
+    async def fail() -> None:
+        raise ConnectionResetError
+
+    for watch in (end(), fail()):
+        task = asyncio.create_task(watch)
+        await asyncio.wait([task])
+        with pytest.raises(ConnectionError):
+            await end_watch(task)
+    going_on = asyncio.create_task(asyncio.Event().wait())
+    await end_watch(going_on)
+    assert going_on.cancelled()
 
 
 def test_status_writes_after_a_restart_are_those_of_the_worst_job_that_lost_no_worker() -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench.harness import Row
 from bench.operators.course import UNITS
-from bench.operators.goals import GOALS
+from bench.operators.goals import GOALS, judged
 from bench.operators.tables import tables
 
 
@@ -37,3 +37,18 @@ def test_stock_limits_have_a_table_of_their_own() -> None:
     assert "30" in second
     assert "goal" not in second
     assert "1x8" not in out.getvalue().replace("100x8", "")
+
+
+def test_the_results_say_which_goals_were_met() -> None:
+    metrics = {"total_seconds": 12.0, "replacement_seconds": 0.2, "rss_idle_mb": 90.0}
+    own = [row("regroup", metric, value) for metric, value in metrics.items()]
+    rows = judged([*own, row("floor", "total_seconds", 10.0)])
+    assert [(one.goal, one.verdict) for one in rows] == [
+        ("<= 1.3x floor; <= 1x trainer-v2", "met (1.20x); open"),
+        ("<= 0.15", "missed"),
+        ("", ""),
+        ("", ""),
+    ]
+    assert judged([*rows, row("trainer-v2", "total_seconds", 20.0)])[0].verdict == (
+        "met (1.20x); met (0.60x)"
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from click.testing import CliRunner
 
 from bench import harness
 from bench.operators import __main__ as operators
-from bench.operators.course import Outcome, Size
+from bench.operators.course import UNITS, Outcome, Size
+from tests.support.kube_api import ROOT
 
 Report = Callable[[str], None]
 
@@ -90,3 +93,33 @@ def test_a_quick_run_leaves_the_results_alone_unless_it_is_told_where_to_write(
     assert CliRunner().invoke(operators.main, ["--quick", "--subject", "floor"]).exit_code == 0
     assert written(tmp_path) == {("100x8", "floor"): 1.0}
     assert written(tmp_path / "quick") == {("1x8", "floor"): 2.0}
+
+
+QUICK_SECONDS = 900
+
+
+@pytest.mark.apiserver
+@pytest.mark.long
+@pytest.mark.timeout(QUICK_SECONDS + 60)
+def test_a_quick_run_on_a_real_control_plane_has_each_figure(
+    tmp_path: Path,
+) -> None:
+    subjects = ("--subject", "regroup", "--subject", "floor")
+    command = [sys.executable, "-m", "bench.operators", "--quick", *subjects]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=QUICK_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "operator.json").read_text())["rows"]
+    found = {(row["subject"], row["metric"]): row["median"] for row in rows}
+    verbs = {f"api_{verb}_writes_per_job" for verb in ("update", "patch", "delete")}
+    missing = {metric for metric in UNITS if ("regroup", metric) not in found}
+    assert missing <= {"sync_status_writes_per_job", *verbs}, "a job alone has no other beside it"
+    assert found["floor", "total_seconds"] > 0
+    assert found["regroup", "unreported_losses"] == 0
+    assert found["regroup", "sync_status_losses"] == 0

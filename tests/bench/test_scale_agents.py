@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from bench.coordinator_size import make_desired, make_place
 from bench.scale.__main__ import main
+from bench.scale.coordinated import make_desired, make_place
 from bench.scale.players import Players, agents_program
 from regroup.local.processes import Place
 from regroup_trainer.coordinator.serving.known_records import KnownRecords
@@ -37,7 +37,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 NUMBER, NEXT, RANKS = GenerationNumber(1, 1), GenerationNumber(1, 2), 2
-SNAPSHOT = SnapshotNumber(3, NUMBER, 1)
+SNAPSHOT = SnapshotNumber(3, NUMBER, RANKS)
 
 
 class StubCoordinator:
@@ -155,6 +155,7 @@ async def _live(stub: StubCoordinator, record: GenerationRecord) -> None:
     await stub.send(SnapshotComplete(number=SNAPSHOT))
     await stub.send(LeaveGeneration(generation=NUMBER))
     await stub.await_kind("parked", RANKS)
+    assert shards_of(stub) == [{"shards": RANKS}, {"shard": 1, "shards": RANKS}]
     await stub.drop()
     await stub.await_kind("hello", 2)
     again = stub.hello()
@@ -162,7 +163,15 @@ async def _live(stub: StubCoordinator, record: GenerationRecord) -> None:
     assert [end.rank for end in again.ended] == [0, 1]
     assert again.restored is not None
     assert again.progress is not None
-    assert again.snapshots
+    (held,) = again.snapshots
+    assert (held.number.shards, held.shards) == (RANKS, (0, 1))
+
+
+def shards_of(stub: StubCoordinator) -> list[dict[str, int]]:
+    """What the newest message with parked ranks says of the part of the state that each keeps."""
+    reports = json.loads(stub.newest("reports"))["reports"]
+    kept = [one["retained"] for one in reports if one["kind"] == "parked"]
+    return [{name: of for name, of in one.items() if name != "step"} for one in kept]
 
 
 async def _begin_by_difference(stub: StubCoordinator, former: GenerationRecord) -> None:

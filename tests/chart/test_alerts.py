@@ -5,12 +5,15 @@ texts are whole, and a runbook page belongs to it.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from regroup_operator.render.injection import agent_command
+from regroup_trainer.agent import stacks
 from tests.support.alert_courses import COURSES, Course, Fires
 from tests.support.promtool import promtool, run_rule_tests
 
@@ -32,6 +35,13 @@ def rules() -> dict[str, dict[str, Any]]:
 
 
 RULES = rules()
+CRITICAL = [name for name, rule in RULES.items() if rule["labels"]["severity"] == "critical"]
+_STACKS = shlex.join([*agent_command("python", injected=False)[:-1], stacks.__name__])
+WITHOUT_THE_PLUGIN = {
+    "why": "kubectl -n NAMESPACE describe trainingjob NAME",
+    "debug": f"kubectl -n NAMESPACE exec POD -- {_STACKS}",
+}
+"""Verb of the plugin -> what somebody types who does not have it."""
 
 
 def filled(text: str, fires: Fires) -> str:
@@ -97,3 +107,11 @@ def test_it_says_what_is_wrong_whether_it_heals_itself_and_what_to_do(alert: str
     assert page.name == f"{alert}.md"
     sections = re.findall(r"^## (.+)$", page.read_text(), re.M)
     assert sections == ["What it means", "What to look at", "What to do"]
+
+
+@pytest.mark.parametrize("alert", CRITICAL)
+def test_who_is_woken_by_a_critical_alert_needs_no_plugin(alert: str) -> None:
+    page = (RUNBOOKS / f"{alert}.md").read_text()
+    verbs = re.findall(r"^kubectl trainingjob -n NAMESPACE (\w+)", page, re.M)
+    assert "kubectl" in page
+    assert [verb for verb in verbs if WITHOUT_THE_PLUGIN[verb] not in page] == []

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.chart import CHART, ROOT, by_name, program, render, rendered_text, template
+from tests.support.chart import (
+    CHART,
+    ROOT,
+    Objects,
+    by_name,
+    program,
+    render,
+    rendered_text,
+    template,
+    write_overlay,
+)
 from tests.support.specs import SAMPLE_JOBS
 from tools import chart_pages
 
@@ -36,18 +48,42 @@ def test_helm_test_starts_a_restricted_pod_that_the_operators_selector_leaves_al
     assert container["args"] == [lease, "a", "b"]
 
 
-def test_the_plain_manifests_are_what_the_chart_renders() -> None:
-    """`kubectl apply -k manifests`, as kubectl puts them together."""
-    done = program("kubectl", "kustomize", MANIFESTS)
+def built(folder: Path) -> Objects:
+    """What `kubectl apply -k` applies, as kubectl puts it together."""
+    done = program("kubectl", "kustomize", folder)
     assert done.returncode == 0, done.stderr
-    base = by_name(done.stdout)
+    return by_name(done.stdout)
+
+
+def of_the_chart(*settings: str) -> Objects:
+    """What helm installs with these settings, but for dashboards and the test."""
+    chart = dict(render("dashboards.enabled=false", *settings))
+    del chart["Pod", "regroup-test"]
+    return chart
+
+
+def test_the_plain_manifests_are_what_the_chart_renders() -> None:
+    base, chart = built(MANIFESTS), of_the_chart()
     namespace = base.pop(("Namespace", "regroup-system"))
     labels = namespace["metadata"]["labels"]
     assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
-    chart = dict(render("dashboards.enabled=false"))
-    del chart["Pod", "regroup-test"]
     assert base.pop(DEFINITION)["spec"] == chart.pop(DEFINITION)["spec"]
     assert base == chart
+
+
+@pytest.mark.parametrize("tag", ["v1", "0123456"])
+def test_the_overlay_of_the_page_is_the_chart_with_own_images(tmp_path: Path, tag: str) -> None:
+    """A short commit of digits alone can be a tag, too."""
+    (tmp_path / "manifests").symlink_to(MANIFESTS)
+    write_overlay(tmp_path, "example.com:5000/team", tag)
+    images = [
+        f"{image}={json.dumps({'repository': f'example.com:5000/team/{name}', 'tag': tag})}"
+        for image, name in (("image", "regroup-operator"), ("trainer.image", "regroup-trainer"))
+    ]
+    overlay, chart = built(tmp_path / "overlay"), of_the_chart(*images)
+    assert overlay.keys() - chart.keys() == {("Namespace", "regroup-system")}
+    same = chart.keys() - {DEFINITION}
+    assert {name: overlay[name] for name in same} == {name: chart[name] for name in same}
 
 
 def test_the_head_of_the_plain_manifests_says_how_they_are_made() -> None:

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from devcluster.apiserver import ApiServer
+from tests.support.chart import write_overlay
 from tests.support.documented_commands import first_job
+from tests.support.former_release import FormerRelease
 from tests.support.kube_api import ROOT, Api
 from tests.support.page_terminal import PageTerminal
 from tests.support.prometheus_operator import definition
@@ -62,6 +64,7 @@ def terminal(server: ApiServer, tmp_path: Path) -> PageTerminal:
     """The shell of an administrator, in a clone."""
     for name in ("charts", "manifests"):
         (tmp_path / name).symlink_to(ROOT / name)
+    write_overlay(tmp_path, "example.com", "0123456")
     (tmp_path / "monitoring.yaml").write_text(first_job(ROOT / "docs/tasks/monitoring.md"))
     variables = {"KUBECONFIG": str(server.kubeconfig), "TZ": "UTC"}
     return PageTerminal(tmp_path, variables, (server.bin,))
@@ -123,10 +126,29 @@ def test_pages_set_values_of_a_release_that_has_own_images(
     terminal.type(UNINSTALL)
 
 
+def test_the_overlay_of_the_page_replaces_the_former_manifests_is_upgraded_and_taken_away(
+    server: ApiServer, terminal: PageTerminal, tmp_path: Path
+) -> None:
+    """The definition stays, and the namespace with the key."""
+    former = FormerRelease(tmp_path / "former").chart.parents[1] / "manifests"
+    for file in (ROOT / "manifests/namespace.yaml", former / "crd.yaml", former / "operator.yaml"):
+        server.kubectl("apply", "-f", str(file))
+    assert operator_container(server)["image"].endswith(":0.2.0")
+    for tag in ("0123456", "7654321"):
+        write_overlay(terminal.folder, "example.com", tag)
+        terminal.type("kubectl apply -k overlay")
+        container = operator_container(server)
+        assert container["image"] == f"example.com/regroup-operator:{tag}"
+        assert f"example.com/regroup-trainer:{tag}" in json.dumps(container)
+    terminal.type("kubectl delete -f manifests/operator.yaml")
+    assert server.kubectl("get", "deployments", "-n", SYSTEM, "-o", "name") == ""
+    server.kubectl("get", "crd", "trainingjobs.regroup.dev")
+
+
 def test_the_key_is_rotated_and_the_former_one_removed(
     server: ApiServer, terminal: PageTerminal
 ) -> None:
-    terminal.type("kubectl apply -k manifests")
+    terminal.type("kubectl apply -k overlay")
     make = ("create", "secret", "generic", "regroup-key", "--from-literal=key=the-former-key")
     server.kubectl(*make, "-n", SYSTEM)
     variables, *_ = NEW_KEY

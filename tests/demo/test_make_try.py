@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -35,3 +36,6 @@ def test_the_first_command_of_a_newcomer_ends_with_its_three_results(clone: Path
     shown = terminal.type("make try", seconds=1700)
     results = shown.partition("Results")[2]
     assert re.search(r"\s+".join(RESULTS), results)
+    kept = json.loads((clone / "build/try/summary.json").read_text())
+    assert list(kept["findings"].values()) == [True, True, True]
+    print(kept)

@@ -17,6 +17,7 @@ from demo.ten_faults.answer import ANYTHING, SOMEBODY, Answer, unsaid
 from demo.ten_faults.course import QUIET_SECONDS, Course
 from demo.ten_faults.expectations import FAULTS, Fault
 from demo.ten_faults.observation import Expected, Look, Observed, problems
+from demo.ten_faults.page_parts import transcript
 from demo.ten_faults.report_page import page
 from demo.ten_faults.scene import Scene, Struck, values
 from regroup.kubernetes.advice import HEALS, advice
@@ -194,6 +195,7 @@ class Shaky:
     def __init__(self, answer: tuple[int, str] = (0, "")) -> None:
         self.answer = answer
         self.queries = 0
+        self.typed: list[str] = []
 
     def alerts(self, _job: str) -> dict[str, str]:
         self.queries += 1
@@ -204,7 +206,8 @@ class Shaky:
     def status(self, _job: str) -> dict[str, object]:
         return {}
 
-    def type_in(self, _line: str) -> tuple[int, str]:
+    def type_in(self, line: str) -> tuple[int, str]:
+        self.typed.append(line)
         return self.answer
 
 
@@ -219,6 +222,14 @@ def test_a_query_that_fails_ends_no_watch_of_the_alerts() -> None:
     assert not course._alerts
     course._note()
     assert set(course._alerts) == {"TrainingJobStalled"}
+
+
+def test_commands_are_typed_in_the_order_in_which_the_page_shows_them() -> None:
+    """Else `why` seems to know less than `kubectl get` above it."""
+    stage = Shaky()
+    look = Course(cast("Scene", stage), FAULTS[0])._look()
+    shown = re.findall(r"^\$ ([^;\n]+)", transcript(FAULTS[0].job, look), re.MULTILINE)
+    assert stage.typed == shown
 
 
 def test_a_fault_lasts_until_all_its_alerts_have_fired_and_why_has_said_it() -> None:

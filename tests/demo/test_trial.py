@@ -15,7 +15,17 @@ import pytest
 from demo.errors import StoryError
 from demo.job import SAMPLE
 from demo.screen import Screen
-from demo.trial import Plan, Run, conclude, findings, main, play, require_same_data
+from demo.trial import (
+    Plan,
+    Run,
+    conclude,
+    cores,
+    findings,
+    main,
+    play,
+    require_same_data,
+    summary,
+)
 from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -30,7 +40,7 @@ RECOVERY: dict[str, Any] = {
     "lost_steps": 0,
     "message": "worker 0 is lost",
 }
-PLAN = Plan(coordinator_step=2, worker_step=3)
+PLAN = Plan(coordinator_step=1, worker_step=3)
 
 
 def small_job(folder: Path, steps: int) -> Path:
@@ -144,6 +154,7 @@ def test_an_interrupted_trial_saves_ends_and_leaves_nothing_outside_the_folder(
     ("disturbed", "sentence"),
     [
         (make_disturbed(coordinators=1), "The coordinator was killed"),
+        (make_disturbed(committed=with_step(2, generation=(2, 1))), "The coordinator was killed"),
         (make_disturbed(committed=with_step(3, generation=(2, 1))), "The coordinator was killed"),
         (make_disturbed(recoveries=()), "Worker 0 was killed"),
         (make_disturbed(committed=with_step(4, loss=1.01)), "Same loss at all 4 steps"),
@@ -163,10 +174,19 @@ def test_a_finding_that_does_not_hold_is_marked_and_ends_with_1(
     assert sentence in line
 
 
+def test_the_summary_has_the_seconds_of_both_runs_and_the_number_of_cores() -> None:
+    runs = (make_run(), make_disturbed(seconds=2.345))
+    kept = summary(runs, findings(*runs, PLAN), 4.56)
+    assert list(kept["findings"].values()) == [True, True, True]
+    assert kept["seconds"] == {"undisturbed": 1.0, "with failures": 2.3, "all": 4.6}
+    assert kept["cores"] == cores() >= 1
+
+
 def test_what_was_shown_takes_three_lines_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     runs = (make_run(), make_disturbed())
     assert conclude(runs, findings(*runs, PLAN), Screen()) == 0
-    _, *shown, _ = capsys.readouterr().out.splitlines()
+    _, *shown, times = capsys.readouterr().out.splitlines()
+    assert times.endswith(f"Undisturbed run 1 s, run with failures 1 s, on {cores()} cores")
     assert shown == [
         "1. The coordinator was killed: the workers trained on, a new one took over.",
         "2. Worker 0 was killed: the others trained on after 0.4 s, no step was lost.",

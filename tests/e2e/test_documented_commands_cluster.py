@@ -36,14 +36,16 @@ INSTALL = (
 FIRST_PAGE, FIRST_NAMESPACE = "docs/start/cluster.md", "first-page"
 RESTS = ("Running", "Suspended")
 ORDER = (
-    "simulate-failure", "scale", "suspend", '"suspend":true', "resume", '"suspend":false',
-    "kubectl drain",
+    "--from-checkpoint", "simulate-failure", "scale", "suspend", '"suspend":true', "resume",
+    '"suspend":false', "kubectl cordon", "kubectl drain", "kubectl delete pods",
 )  # fmt: skip
 """Commands that change the job, in the order in which they can all succeed; the others come
 before.
 """
-ASKING = ("simulate-failure", "trainingjob checkpoint export", "doctor")
-"""Commands that ask before they make or delete pods."""
+ASKING = (
+    "simulate-failure", "trainingjob checkpoint export", "doctor", "trainingjob restart",
+)  # fmt: skip
+"""Commands that ask before they make or delete pods, or give up what was trained."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -62,6 +64,7 @@ def as_typed(text: str, job: Job, pod: str, node: str) -> str:
     names = {
         "NAMESPACE": job.namespace, "NAME": job.name, "NODE": node, "POD": pod, "gpt-w1-1": pod,
         "KIND OBJECT": f"service {job.name}-coordinator", "DIRECTORY": folder_of(job),
+        "4000": str(job.status()["checkpoint"]["lastStep"]),
     }  # fmt: skip
     pattern = "|".join(rf"\b{name}\b(?!:)" for name in names)
     more = " --yes" if any(verb in text for verb in ASKING) and "--yes" not in text else ""
@@ -202,6 +205,7 @@ def test_the_release_is_uninstalled_installed_and_tested_as_pages_say(
             "helm test regroup -n regroup-system --logs",
         ):
             assert "Succeeded" in terminal.type(text)
+            terminal.type("kubectl -n regroup-system delete pod regroup-test")
         terminal.type("kubectl -n regroup-system delete pod regroup-test --ignore-not-found")
     finally:
         installing.helm_install(installation.kubectl, installing.images())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,19 @@ def rendered_text(*settings: str) -> str:
 def render(*settings: str) -> Objects:
     """The rendered objects by kind and name; not to be changed."""
     return by_name(rendered_text(*settings))
+
+
+def write_overlay(folder: Path, registry: str, tag: str) -> None:
+    """The files of the overlay that the page about the installation has, with these images."""
+    page = (ROOT / "docs/tasks/install.md").read_text()
+    files = re.findall(r"`(overlay/[\w.-]+)`[^`]*```yaml\n(.*?)```", page, re.DOTALL)
+    assert [name for name, _ in files] == [
+        "overlay/kustomization.yaml",
+        "overlay/image-fields.yaml",
+    ]
+    for name, text in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text.replace("REGISTRY", registry).replace("TAG", tag))
 
 
 def by_name(text: str) -> Objects:

@@ -28,6 +28,8 @@ EXECUTORS = {
     "demo/walkthrough/documented.py": "by the walk-through",
 }
 """File -> where it executes commands."""
+_BENCHMARK = "It takes minutes to hours: tests/bench runs the script with fewer and smaller cases."
+_CLONE = "Tests run in a clone: tests/demo/test_make_try.py makes a fresh one, of itself."
 CLUSTER = "tests/e2e/test_documented_commands_cluster.py"
 NOT_TYPED = {
     "make venv": "Continuous integration runs it, since `make check` begins with it.",
@@ -39,6 +41,33 @@ NOT_TYPED = {
     ),
     "kubectl debug node/NODE -it --image=busybox -- chroot /host dmesg | grep -i xid": (
         "It needs an image from a registry, and a node that runs it as root of the host."
+    ),
+    "kubectl trainingjob simulate-failure gpt-demo --rank 1 --yes": (
+        "`make faults` types it at a cluster and writes what it saw below it."
+    ),
+    "git clone https://github.com/regroup-dev/regroup": _CLONE,
+    "make docs": "tests/test_site.py builds the same site.",
+    "make dashboards": "tests/demo/test_picture.py draws pictures of the same recorded run.",
+    "make bench NAME=recovery": _BENCHMARK,
+    "make bench NAME=elastic_loss": _BENCHMARK,
+    "make bench NAME=data_resume": _BENCHMARK,
+    "make soak SEED=7 FAULTS=100": (
+        "It takes an hour on a cluster of its own: tests/soak/test_soak.py injects twelve faults."
+    ),
+    "make fuzz": (
+        "It takes minutes: tests/operator/controller/test_fuzz_apiserver.py draws fewer jobs."
+    ),
+    "make faults": (
+        "It takes minutes on a cluster of its own, and writes a page: "
+        "tests/demo/test_ten_faults.py has its verdicts."
+    ),
+    "make alerts": (
+        "It takes minutes on a cluster of its own, and writes a page: "
+        "tests/demo/test_caused_alerts.py has its causes."
+    ),
+    "pip install '.[data]'": "`make venv` installs these packages, with which the tests run.",
+    "pip install torchft-nightly nvidia-resiliency-ext": (
+        "They are packages of others, which one benchmark compares with where they are installed."
     ),
 }
 """Command -> why no test types it."""

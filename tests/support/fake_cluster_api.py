@@ -38,7 +38,12 @@ class FakeClusterApi(AsyncServer):
         """Resource -> names of all that requests have ever made."""
         self.has_lost_answer = False
         self._loses = 0
-        self._applies_lost = False
+        self._applies_lost = self._breaks_lost = False
+        self.repeats = False
+        """Whether each write comes twice, and the second one is answered."""
+        self.shows = asyncio.Event()
+        """While it is cleared, watches bring nothing."""
+        self.shows.set()
         self.unreadable: set[str] = set()
         """Resources whose reads by name are refused."""
         self.held: set[str] = set()
@@ -81,9 +86,15 @@ class FakeClusterApi(AsyncServer):
         await self._publish("DELETED", resource, gone)
         return gone
 
-    def lose_answer_at(self, number: int, *, applied: bool) -> None:
-        """Never answer the write of this number; `applied`: it is carried out all the same."""
-        self._loses, self._applies_lost = number, applied
+    def lose_answer_at(self, number: int, *, applied: bool, breaks: bool = False) -> None:
+        """Never answer the write of this number; `applied`: it is carried out all the same;
+        `breaks`: the connection is closed, so that nobody waits for an answer.
+        """
+        self._loses, self._applies_lost, self._breaks_lost = number, applied, breaks
+
+    def count_held(self) -> int:
+        """How many writes wait for `let_through`."""
+        return sum(not write.done() for write in self.late)
 
     async def _publish(self, kind: str, resource: str, document: Json) -> None:
         self.version += 1
@@ -110,16 +121,23 @@ class FakeClusterApi(AsyncServer):
         if verb in ("create", "patch", "delete") and resource != "leases":
             self.writes += 1
             if self.writes == self._loses:
-                return await self._lose(verb, place, body)
+                return await self._lose(request, verb, place, body)
+            if self.repeats:
+                await self._write(verb, place, body)
         if f"{verb} {resource}" in self.held:
             self.late.append(asyncio.create_task(self._write_late(verb, place, body)))
             return await asyncio.shield(self.late[-1])
         return await self._write(verb, place, body)
 
-    async def _lose(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
+    async def _lose(
+        self, request: web.Request, verb: str, place: re.Match[str], body: Any
+    ) -> web.StreamResponse:
         if self._applies_lost:
             await self._write(verb, place, body)
         self.has_lost_answer = True
+        if self._breaks_lost and request.transport is not None:
+            request.transport.abort()
+            return web.Response()
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -163,6 +181,7 @@ class FakeClusterApi(AsyncServer):
         only_metadata = "as=PartialObjectMetadata" in request.headers["Accept"]
         sent = int(request.query["resourceVersion"])
         while True:
+            await self.shows.wait()
             for version, of, event in [event for event in self._events if event[0] > sent]:
                 sent = version
                 found = event["object"]

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Effect, ReserveNumber
+from regroup_trainer.coordinator.hangs import check_stragglers
+from regroup_trainer.coordinator.pace import LEAST_REPORTS
 from regroup_trainer.protocol.agent_messages import (
     HeldSnapshot,
     HeldSnapshots,
     Hello,
     Leaving,
+    Reports,
     Stack,
 )
 from regroup_trainer.protocol.desired import Desired, Lost
@@ -38,6 +43,8 @@ Event = Callable[[], object]
 SHARDS = 2
 REPEATED = 100
 """Times that what comes from nobody in particular is repeated."""
+PACES_SECONDS = 60.0
+"""After which the paces of the ranks are compared, in a job of any size."""
 
 
 @dataclass
@@ -69,6 +76,11 @@ class LargeJob:
         yield "first progress", self.progress()
         self.pass_time(1.0)
         yield "progress", self.progress()
+        yield "progress of an agent", self.progress_of_agents()
+        for _ in range(LEAST_REPORTS):
+            for send in self.progress_of_agents():
+                send()
+        yield "paces", [self.compare_paces]
         yield (
             "heartbeat",
             [partial(self.core.on_heartbeat, uid(n), self.now) for n in range(self.workers)],
@@ -134,7 +146,13 @@ class LargeJob:
     def close(self, number: int) -> None:
         self.do(self.core.on_closed(uid(number), self.now))
 
-    def send(self, number: int, report: Report) -> None:
+    def compare_paces(self) -> None:
+        """All ranks have reported since it was done last. A message or tick does it when due."""
+        current = self.core.state.current
+        assert current is not None
+        check_stragglers(self.core.state, current, self.now + PACES_SECONDS)
+
+    def send(self, number: int, report: Report | Reports) -> None:
         self.do(self.core.on_message(report, uid(number), self.now))
 
     def hold(self, number: int) -> None:
@@ -171,14 +189,21 @@ class LargeJob:
                 yield place.index, rank
 
     def progress(self) -> list[Event]:
-        """One more step of all ranks."""
+        """One more step of all ranks, in a message of each."""
+        return [partial(self.send, n, report) for n, report in self.made()]
+
+    def progress_of_agents(self) -> list[Event]:
+        """One more step of all ranks, in a message of each agent: once a second they send it."""
+        own = groupby(self.made(), key=itemgetter(0))
+        messages = [(n, Reports(reports=tuple(report for _, report in all_))) for n, all_ in own]
+        return [partial(self.send, n, message) for n, message in messages]
+
+    def made(self) -> Iterator[tuple[int, Progress]]:
         self.step += 1
         number, time = self.record.number, 1_000_000.0 + self.now
         report = Progress(generation=number, rank=0, step=self.step, time=time, compute_seconds=0.1)
-        return [
-            partial(self.send, n, report.model_copy(update={"rank": rank}))
-            for n, rank in self.places()
-        ]
+        for n, rank in self.places():
+            yield n, report.model_copy(update={"rank": rank})
 
     def restored(self) -> Iterator[tuple[int, Report]]:
         number = self.record.number

@@ -51,3 +51,12 @@ def pieces_of(record: GenerationRecord) -> Iterator[RecordPiece]:
     while (piece := pieces.piece(position)) is not None:
         yield piece
         position += 1
+
+
+def with_a_replacement(workers: int, ranks: int) -> tuple[GenerationRecord, GenerationRecord]:
+    """Two generations of a sharded job, between which one worker was lost and another came."""
+    members = [make_member(n, ranks) for n in range(workers)]
+    places = tuple(place.endpoint for place in (*members[1:], members[0]) for _ in range(ranks))
+    lost, joined = min(17, workers - 1), make_member(workers, ranks)
+    after = [*members[:lost], *members[lost + 1 :], joined]
+    return make_large(1, members, places), make_large(2, after, places)

@@ -102,8 +102,8 @@ async def _serve(server: ApiServer, run: Command) -> web.AppRunner:
 
     async def logs(request: web.Request) -> web.Response:
         words = ("logs", request.query_string)
-        text, _, _ = await asyncio.to_thread(run, request.match_info["pod"], words)
-        return web.Response(body=text)
+        text, error, _ = await asyncio.to_thread(run, request.match_info["pod"], words)
+        return web.Response(status=400, text=error) if error else web.Response(body=text)
 
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", logs)

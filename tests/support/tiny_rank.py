@@ -23,6 +23,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         case "finish":
             channel.send(Finished(generation=number, rank=rank, step=0, reason="completed"))
         case "finish, then abort":
+            rank_log.info("the rank has finished")
             channel.send(Finished(generation=number, rank=rank, step=0, reason="completed"))
             abort()
         case "abort after the last line":

@@ -41,6 +41,21 @@ def _rows() -> dict[str, tuple[str, str]]:
 VERBS = _rows()
 
 
+def _client_rows() -> dict[str, tuple[frozenset[Right], frozenset[Right]]]:
+    page = (ROOT / "docs/tasks/python-client.md").read_text()
+    (section,) = re.findall(r"^## Rights$(.*?)^## ", page, re.M | re.S)
+    found: dict[str, tuple[frozenset[Right], frozenset[Right]]] = {}
+    last = ""
+    for call, text in re.findall(r"^\| ([^|]*`[^|]*|the same[^|]*) \| ([^|]+) \|$", section, re.M):
+        rights = frozenset(named_in(text))
+        if call.startswith("the same"):
+            needed, more = found[last]
+            found[last] = needed, more | rights
+        else:
+            last, found[call] = call, (rights, frozenset())
+    return {**found, "`metrics()` at rest": found["`load_state_dict()`"]}
+
+
 def needed_by(verb: str) -> list[Right]:
     """What the page says that a verb cannot do without, unless it is asked to wait."""
     parts = VERBS[verb][0].split("; ")
@@ -60,6 +75,12 @@ def named_in(text: str) -> list[Right]:
     for other in re.findall(r"those of `([\w -]+)`", text):
         found += needed_by(other)
     return list(dict.fromkeys(found))
+
+
+CLIENT_CALLS = _client_rows()
+"""Call of the Python client, as its page names it -> the rights that it takes, and those that it
+takes more where something is so.
+"""
 
 
 def grant(team: Namespace, user: str, rights: Iterable[Right]) -> None:

@@ -16,7 +16,7 @@ from regroup_operator.api.crd import spec_schema, status_schema
 from regroup_trainer.checkpoint.commands import main as checkpoint
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.documented_commands import ROOT
-from tools.reference_pages import command_page, job_page, reason_page
+from tools.reference_pages import OF_WHY, command_page, job_page, reason_page
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_an_entry_says_type_bounds_and_default() -> None:
 def test_each_reason_is_explained_once_below_whether_it_heals() -> None:
     page = reason_page()
     found = re.findall(r"^- `(\w+)`: ", page, re.M)
-    assert sorted(found) == sorted({*WaitingReason.__members__, *WHILE_TRAINING})
+    assert sorted(found) == sorted({*WaitingReason.__members__, *WHILE_TRAINING, *OF_WHY})
     acts, _, itself = page.partition("## Heals: yes")
     assert "`QuotaExceeded`: a quota of the namespace refuses" in acts
     assert "`GatheringWorkers`: there are enough workers" in itself

@@ -174,7 +174,7 @@ func (a *Agent) over(number Number, end End) {
 	if !a.inside || record.Number != number {
 		return
 	}
-	a.inside = false
+	a.inside, end.shards = false, record.shards
 	a.ended = a.ranks(func(rank int) []string { return []string{end.inHello(number, rank)} })
 	a.put(reports(a.ranks(func(rank int) []string {
 		if a.unsent {
@@ -196,11 +196,15 @@ func (a *Agent) step(record *Record, step Step) {
 	}
 }
 
-// hold notes a snapshot of this step, and completed that every member holds it.
-func (a *Agent) hold(number Number, step int) {
+// hold notes a snapshot of this step, and completed that every member holds its part.
+func (a *Agent) hold(record *Record, step int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.taken = snapshot(number, step)
+	place, has := record.places[a.hello.member]
+	if !has {
+		return
+	}
+	a.taken = snapshot(record, step, place)
 	a.put(heldSnapshots(strings.TrimPrefix(a.held+","+a.taken, ",")))
 }
 

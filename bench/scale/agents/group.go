@@ -151,7 +151,7 @@ func (g *Group) train() {
 		for _, agent := range agents {
 			agent.step(record, made)
 			if step%g.SnapshotSteps == 0 {
-				agent.hold(record.Number, step)
+				agent.hold(record, step)
 			}
 		}
 		if decision != 0 {
@@ -167,7 +167,7 @@ func (g *Group) finish(number Number, step, decision int, agents []*Agent) {
 		reason = "stop"
 	}
 	for _, agent := range agents {
-		agent.over(number, End{step, reason})
+		agent.over(number, End{step: step, reason: reason})
 	}
 }
 

@@ -118,15 +118,21 @@ func helloProgress(number Number, rank int, step Step) string {
 type End struct {
 	step   int
 	reason string
+	shards int // of the state, of which each rank has one
 }
 
 func (e End) report(number Number, rank int) string {
-	return e.text(report, number, rank, fmt.Sprintf(`"retained":{"step":%d}`, e.step))
+	shard := ""
+	if rank != 0 {
+		shard = fmt.Sprintf(`,"shard":%d`, rank)
+	}
+	return e.text(report, number, rank,
+		fmt.Sprintf(`"retained":{"step":%d%s,"shards":%d}`, e.step, shard, e.shards))
 }
 
 func (e End) inHello(number Number, rank int) string {
 	return e.text(inHello, number, rank,
-		fmt.Sprintf(`"retained":{"step":%d,"prepared":false,"shard":0,"shards":1}`, e.step))
+		fmt.Sprintf(`"retained":{"step":%d,"prepared":false,"shard":%d,"shards":%d}`, e.step, rank, e.shards))
 }
 
 func (e End) text(write func(string, Number, int, string) string, number Number, rank int, retained string) string {
@@ -137,9 +143,16 @@ func (e End) text(write func(string, Number, int, string) string, number Number,
 		fmt.Sprintf(`"step":%d,"reason":"%s",%s`, e.step, e.reason, retained))
 }
 
-// snapshot is what an agent holds of a memory snapshot: the whole state, since ranks replicate it.
-func snapshot(number Number, step int) string {
-	return fmt.Sprintf(`{"number":[%d,%v,1],"shards":[0]}`, step, number)
+// snapshot is what an agent holds of a memory snapshot: the shards of the agent before it, and those
+// of its own ranks.
+func snapshot(record *Record, step int, place Place) string {
+	count := min(2*place.Ranks, record.shards)
+	shards := make([]string, 0, count)
+	for n := place.First + place.Ranks - count; n < place.First+place.Ranks; n++ {
+		shards = append(shards, strconv.Itoa((n+record.shards)%record.shards))
+	}
+	return fmt.Sprintf(`{"number":[%d,%v,%d],"shards":[%s]}`,
+		step, record.Number, record.shards, strings.Join(shards, ","))
 }
 
 func heldSnapshots(held string) []byte {

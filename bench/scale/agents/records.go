@@ -49,6 +49,7 @@ type Record struct {
 
 	heartbeat float64 // milliseconds
 	places    map[string]Place
+	shards    int // of a memory snapshot: one of each rank
 	packed    func() string
 }
 
@@ -84,6 +85,7 @@ func (r *Record) prepare() error {
 	r.heartbeat, r.places = desired.Heartbeat, map[string]Place{}
 	for _, place := range r.Members {
 		r.places[place.Member] = place
+		r.shards += place.Ranks
 	}
 	r.packed = sync.OnceValue(r.pack)
 	return nil

@@ -36,11 +36,19 @@ TRACE_OF_A_GENERATION = (
 )
 
 
+COORDINATOR = "gpt-c1"
+
+
 def play(pod: str, words: Sequence[str]) -> Played:
-    """What the pods of the node have written."""
+    """What the pods of the node have written. The kubelet starts a coordinator's container again,
+    and no worker's.
+    """
     assert words[0] == "logs"
-    previous = "previous=true" in words[1]
-    return f"{pod} has ended with an error\n" if previous else f"{pod} trains\n", "", SUCCESS
+    if "previous=true" not in words[1]:
+        return f"{pod} trains\n", "", SUCCESS
+    if pod == COORDINATOR:
+        return f"{pod} has ended with an error\n", "", SUCCESS
+    return "", f'previous terminated container "trainer" in pod "{pod}" not found', SUCCESS
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +88,12 @@ def terminal(server: ApiServer, tmp_path: Path) -> PageTerminal:
     return PageTerminal(tmp_path, {"KUBECONFIG": str(server.kubeconfig)}, (server.bin,))
 
 
-def make_pod(team: Namespace, name: str, labels: dict[str, str]) -> None:
-    """A pod of the played node."""
+def make_pod(team: Namespace, name: str, labels: dict[str, str], *first: str) -> None:
+    """A pod of the played node, with these init containers."""
     containers = [{"name": "trainer", "image": "train:1"}]
     body: Json = {"metadata": {"name": name, "labels": labels}}
     body["spec"] = {"containers": containers, "nodeName": "n1"}
+    body["spec"]["initContainers"] = [{"name": name, "image": "train:1"} for name in first]
     made = team.api.request("POST", team.core("pods"), body)
     assert made.status == 201, made.message
 
@@ -97,6 +106,7 @@ def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: Pag
     made = yaml.safe_load((terminal.folder / "job.yaml").read_text())
     assert (made["kind"], made["metadata"]["name"]) == ("TrainingJob", "mnist")
     assert made["spec"]["replicas"] == 2
+    assert "mnist created" in terminal.type("kubectl trainingjob submit -f job.yaml")
 
     group, kind = "trainer.kubeflow.org", "ClusterTrainingRuntime"
     path = serve(api, group, "v1alpha1", kind, f"{kind.lower()}s", "Cluster")
@@ -112,10 +122,27 @@ def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: Pag
 def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, terminal: PageTerminal) -> None:
     team = Namespace.make(Api(server.kubeconfig), "team")
     labels = {"regroup.dev/job": "gpt"}
-    make_pod(team, "gpt-w0-1", labels)
     names = {"NAMESPACE": team.name, "POD": "gpt-w0-1"}
-    shown = terminal.type("kubectl -n NAMESPACE logs POD --previous", changes=names)
-    assert shown == "gpt-w0-1 has ended with an error\n"
+    of_coordinator = {**names, "POD": COORDINATOR}
+    for pod in (names["POD"], COORDINATOR):
+        make_pod(team, pod, labels)
+    shown = terminal.type("kubectl -n NAMESPACE logs POD --tail 100", changes=names)
+    assert shown == "gpt-w0-1 trains\n"
+    former = "kubectl -n NAMESPACE logs POD --previous"
+    assert terminal.type(former, changes=of_coordinator) == "gpt-c1 has ended with an error\n"
+    code, shown = terminal.try_to_type(former, changes=names)
+    assert (code, "not found" in shown) == (1, True), "a worker has no former log"
+
+    mine = Namespace.make(Api(server.kubeconfig), "default")
+    make_pod(mine, "gpt-w0-1", labels, "packages")
+    names = {"POD": "gpt-w0-1"}
+    ended = "gpt-w0-1 has ended with an error\n"
+    assert terminal.type("kubectl logs POD --previous", changes=names).endswith(ended)
+    names_of_both = {**names, "NAME": "trainer"}
+    shown = terminal.type("kubectl logs POD -c NAME --previous", changes=names_of_both)
+    assert shown == ended
+    shown = terminal.type("kubectl logs POD -c packages", changes=names)
+    assert shown == "gpt-w0-1 trains\n"
 
     path = serve(team.api, "metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "Namespaced")
     usage = {"name": "trainer", "usage": {"cpu": "250m", "memory": "300Mi"}}

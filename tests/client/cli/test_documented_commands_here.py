@@ -123,3 +123,11 @@ def test_the_environment_of_the_clone_has_the_commands(terminal: PageTerminal) -
     (terminal.folder / "job.yaml").write_text(first_job(LOCAL_PAGE))
     shown = terminal.type("source .venv/bin/activate", "regroup validate job.yaml")
     assert "job.yaml: TrainingJob gpt is valid" in shown
+    shown = terminal.type("regroup validate FILE", changes={"FILE": "job.yaml"})
+    assert "job.yaml: TrainingJob gpt is valid" in shown
+
+
+def test_make_lists_its_targets(terminal: PageTerminal) -> None:
+    (terminal.folder / "Makefile").symlink_to(ROOT / "Makefile")
+    shown = terminal.type("make help")
+    assert all(f"  {target} " in shown for target in ("check", "try", "demo"))

@@ -31,7 +31,9 @@ from tests.support.cluster_objects import (
     running_status,
     waiting_status,
 )
+from tests.support.documented_commands import ROOT
 
+REASONS = (ROOT / "docs/reference/reasons.md").read_text()
 PRESENT = OperatorSign("present", "the operator (regroup-1) is at work")
 AWAY = OperatorSign("away", "the operator's Lease was renewed 5m ago")
 NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -347,6 +349,7 @@ def test_a_job_that_no_operator_has_seen_yet() -> None:
 def test_a_job_that_the_operator_leaves_without_a_status() -> None:
     report = explain(Scene(job_record(), PRESENT), NOW)
     assert report.reason == "NotObserved"
+    assert "\n- `NotObserved`: " in REASONS
     assert "is at work, and this job, created 121m ago, has no status" in report.message
     assert report.heals == "no, somebody has to act"
     assert "trainingjobs/status" in report.what_to_do
@@ -374,6 +377,7 @@ def refused(ago: float, **fields: Any) -> list[EventRecord]:
 def test_a_status_that_the_api_server_refuses_is_the_reason(job: JobRecord, ago: float) -> None:
     report = explain(Scene(job, PRESENT, events=refused(ago)), NOW)
     assert (report.reason, report.message) == ("StatusRefused", REFUSED)
+    assert "\n- `StatusRefused`: " in REASONS
     assert report.heals == "no, somebody has to act"
     assert "right to patch trainingjobs/status" in report.what_to_do
 
@@ -477,6 +481,7 @@ def test_without_an_operator_pods_and_events_are_judged(
 ) -> None:
     report = judged(pods, events)
     assert report.reason == reason
+    assert f"\n- `{reason}`: " in REASONS
     assert words in report.message
     assert "start the operator again" in report.what_to_do
     text = why_lines(report, 80)[0]

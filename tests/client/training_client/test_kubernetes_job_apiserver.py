@@ -6,7 +6,9 @@ import base64
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,15 @@ from regroup import (
     TrainingJob,
 )
 from regroup.kubernetes.cluster_api import ClusterApi
+from regroup.kubernetes.kubeconfig import Target
+from regroup.training_client.kubernetes_job import KubernetesJob
 from regroup_trainer.protocol.job_status import SERIES_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import condition, running_status
 from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
 from tests.support.reader_pods import readers, running_readers
+from tests.support.user_rights import CLIENT_CALLS, Right, grant
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 SECONDS = 60.0
@@ -395,6 +400,68 @@ def test_a_user_without_the_rights_learns_which(
         with pytest.raises(ClusterError, match=f"{refused}.*: ask an administrator"):
             job.load_state_dict()
     assert readers(team) == []
+
+
+def times_out(job: KubernetesJob) -> None:
+    with pytest.raises(TimeoutError):
+        job.wait(1, progress=False)
+
+
+def send(beside: KubernetesJob, **given: Any) -> None:
+    """Another job, as the user of this one."""
+    client = TrainingClient(namespace=beside.namespace)
+    vars(client._backend)["_api"] = beside.api
+    client.train(name=f"sent-{next(_numbers)}", **given)
+
+
+AS_USER: dict[str, Callable[[KubernetesJob], object]] = {
+    "`train(job=...)`": lambda job: send(job, job=TrainingJob("x", {"trainer": {}})),
+    "`train(func)`, `train(script=...)`": lambda job: send(job, func=greet),
+    "`client.job()`, `status`": lambda job: job.status,
+    "`wait()`": times_out,
+    "`logs()`": lambda job: list(job.logs()),
+    "`metrics()` while it trains": lambda job: job.metrics(),
+    "`metrics()` at rest": lambda job: job.metrics(),
+    "`load_state_dict()`": lambda job: job.load_state_dict(),
+    "`checkpoints()`": lambda job: job.checkpoints(),
+    "`scale()`": lambda job: job.scale(2),
+    "`suspend()`, `resume()`": lambda job: job.resume(),
+    "`delete()`": lambda job: job.delete(),
+}
+"""Row of the page's table of rights -> the call."""
+DONE_WITHOUT = {Right("get", "pods/log"), Right("delete", "pods")}
+"""A log that may not be read is named, and the others are read. A pod that may not be deleted ends
+by itself.
+"""
+
+
+@pytest.mark.parametrize("call", CLIENT_CALLS)
+def test_the_rights_that_the_page_names_for_a_call_are_enough_and_all_needed(
+    server: ApiServer, team: Namespace, saved: Job, call: str
+) -> None:
+    if call == "`metrics()` while it trains":
+        add_pod(team, "gpt-c1", "coordinator")
+    needed, _ = CLIENT_CALLS[call]
+    for lacking in sorted(needed - DONE_WITHOUT):
+        with (
+            as_a_user(server, team, needed - {lacking}) as job,
+            pytest.raises(ClusterError, match=re.escape(lacking.resource)),
+        ):
+            AS_USER[call](job)
+    with as_a_user(server, team, needed) as job:
+        AS_USER[call](job)
+
+
+@contextmanager
+def as_a_user(
+    server: ApiServer, team: Namespace, rights: frozenset[Right]
+) -> Iterator[KubernetesJob]:
+    """The job, as a new user with these rights reaches it."""
+    user = f"user-{next(_numbers)}"
+    grant(team, user, rights)
+    target = Target(str(server.kubeconfig_of(Identity(user, user))), None, team.name)
+    with closing(ClusterApi(target)) as api:
+        yield KubernetesJob(api, team.name, "gpt")
 
 
 def test_a_reader_that_does_not_start_is_named_and_deleted(

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ from tests.support.user_rights import Right, grant, named_in, needed_by
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 PROGRAM = Path(sys.executable).parent / "kubectl-trainingjob"
 PAGE = ROOT / "docs/tasks/web-page.md"
+MANY = 1000
+ROUND_SECONDS = 30.0
+"""For a list of so many jobs, of which a page of a quiet machine takes one or two."""
 _numbers = itertools.count(1)
 
 
@@ -104,6 +108,27 @@ def test_the_jobs_of_a_namespace_and_one_of_them(team: Namespace) -> None:
             found = dict(zip(2 * parts, answers, strict=True))
         assert found["series"]["loss"] == [0.5]
         assert [one["step"] for one in found["checkpoints"]["checkpoints"]] == [100, 50]
+
+
+def test_a_thousand_jobs_of_a_cluster_are_listed_page_by_page(server: ApiServer) -> None:
+    """Each with the status of a job that trains. What was read serves the next page as well."""
+    names = [f"job-{number:04}" for number in range(MANY)]
+    with Api.kept(server.kubeconfig) as api:
+        many = Namespace.make(api, "many")
+        for name in names:
+            body = {**many.create(SMALLEST, name).body, "status": running_status()}
+            assert api.request("PUT", f"{many.jobs(name)}/status", body).status == 200
+    with page(server.kubeconfig, "-n", many.name) as shown:
+        begun = time.monotonic()
+        first = shown.read("/api/jobs")
+        assert time.monotonic() - begun < ROUND_SECONDS
+        last = shown.read(f"/api/jobs?start={MANY - 100}")
+        found = shown.read("/api/jobs?text=job-0500")
+    assert (first["total"], len(first["jobs"])) == (MANY, 100)
+    listed = {job["name"] for answer in (first, last) for job in answer["jobs"]}
+    assert len(listed) == 200 and listed <= set(names)
+    assert [job["name"] for job in found["jobs"]] == ["job-0500"]
+    assert all(job["step"] == 120 for job in first["jobs"])
 
 
 def test_a_user_sees_no_more_than_by_kubectl(server: ApiServer, team: Namespace) -> None:

@@ -9,13 +9,25 @@ import pytest
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Api, Namespace
 from tests.support.operator_process import Kubelets, OperatorProcess, installed_operator
+from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.running_job import running_job
 
 
 @pytest.fixture(scope="module")
-def operator(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+def receiver() -> Iterator[OtlpReceiver]:
+    """Takes the spans of that operator."""
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def operator(
+    api: Api, receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
     """The operator under the chart's service account."""
-    process = installed_operator(api, tmp_path_factory.mktemp("operator"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        process = installed_operator(api, tmp_path_factory.mktemp("operator"))
     process.start()
     yield process
     assert process.stop() == 0

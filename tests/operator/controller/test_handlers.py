@@ -66,6 +66,13 @@ class Running:
         of_rounds = {k: n for k, n in counts.items() if k != "get leases"}
         return Counter({k: n for k, n in of_rounds.items() if k.startswith(("get ", "list "))})
 
+    def writes(self) -> Counter[str]:
+        """The writes since `begin`, but for those of the Lease."""
+        verbs = ("create ", "patch ", "delete ")
+        counts = self.api.requests
+        of_jobs = {k: n for k, n in counts.items() if not k.endswith(" leases")}
+        return Counter({k: n for k, n in of_jobs.items() if k.startswith(verbs)})
+
     def pods(self) -> list[str]:
         """Names of all pods."""
         return [pod["metadata"]["name"] for pod in self.api.all("pods")]
@@ -161,12 +168,24 @@ def most_reads(rounds: int) -> Counter[str]:
     return Counter({"get persistentvolumeclaims": rounds})
 
 
+WRITES_OF_A_START = Counter(
+    {
+        **{f"create {kind}": 1 for kind in ("secrets", *OWNED)},
+        "create pods": 4,
+        "create events": 1,
+        "patch trainingjobs": 2,
+    }
+)
+"""Of a job of three workers."""
+
+
 async def test_a_start_and_a_steady_round_read_only_what_has_no_memory(running: Start) -> None:
     operator = await running()
     await make_job(operator.api)
     await until("four pods", lambda: len(operator.pods()) == 4)
     reads = await operator.reads()
     assert operator.rounds <= 3
+    assert operator.writes() <= WRITES_OF_A_START
     first_lists = Counter(f"list {kind}" for kind in ("trainingjobs", "pods", "nodes", *OWNED))
     by_name = Counter({"get services": 1, "get networkpolicies": 1, "get poddisruptionbudgets": 1})
     assert reads <= most_reads(operator.rounds) + first_lists + by_name + READ_ONCE

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.protocol.job_status import Outcome, RequestAnswer
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import Outcome, Recovery, RequestAnswer
+from regroup_trainer.system.spans import trace_id
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
 from tests.support.kube_api import Json, Namespace
 from tests.support.operator_process import (
@@ -30,6 +32,7 @@ from tests.support.operator_process import (
     renewed_leases,
 )
 from tests.support.operator_simulation import make_coordinator_status
+from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.running_job import run_workers, start_job
 from tests.support.specs import SMALLEST, put
 from tests.support.version_one_records import recorded
@@ -116,6 +119,41 @@ def test_a_failure_is_counted_once_although_the_operator_is_killed_over_and_over
     assert status["podFailures"] == 1
     assert len(kubelets.pods("worker")) == 4, "the failed one is kept for its logs"
     assert status["coordinatorTerm"] == 1
+
+
+def test_its_spans_for_a_lost_worker_arrive_in_the_trace_of_the_recovery(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub], receiver: OtlpReceiver
+) -> None:
+    kubelets, stub = running
+    pods = kubelets.pods("worker")
+    lost = pods.pop("gpt-w1-1")
+    others = tuple(member(pod, rank) for rank, pod in enumerate(pods.values()))
+    stub.report(members=(*others, member(lost, None, "no contact for 2.0 s")), world_size=2)
+    wait_until("a replacement", lambda: "gpt-w1-2" in kubelets.pods(), seconds=60)
+    replacement = member(kubelets.run("gpt-w1-2", NODES[0]), 2)
+    recovery = Recovery(
+        sequence=2,
+        time=time.time(),
+        cause="infrastructure",
+        restored_from="Peers",
+        generation=GenerationNumber(1, 2),
+        down_seconds=3.0,
+        world_size_before=3,
+        world_size_after=3,
+    )
+    stub.report(
+        generation=recovery.generation,
+        members=(*others, replacement),
+        recoveries=(recovery,),
+        world_size=3,
+    )
+    trace = trace_id(namespace.read()["metadata"]["uid"], str(recovery.generation))
+
+    def arrived() -> set[str]:
+        return {span.name for span in receiver.spans if span.trace_id.hex() == trace}
+
+    names = {"replace worker", "start worker"}
+    wait_until("its spans", lambda: arrived() == names, seconds=60)
 
 
 def test_a_coordinator_that_does_not_answer_gets_a_successor_once_something_shows_its_death(

@@ -3,72 +3,22 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 
 import pytest
 
-from regroup_operator.api.status import RecoveryStatus
-from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.operator_traces import (
     MOST_PENDING,
     STALE_SECONDS,
     OperatorTraces,
-    Round,
 )
-from regroup_operator.decide.plan import Plan
-from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.coordinator.generation_trace import trace_of
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import Outcome
-from regroup_trainer.system.spans import ROOT, Span, export_request, span_id, trace_id
+from regroup_trainer.system.spans import ROOT, export_request, span_id, trace_id
 from tests.support import traces_page
-from tests.support.operator_simulation import Simulation, make_spec, make_torchrun_spec
+from tests.support.operator_simulation import make_spec, make_torchrun_spec
 from tests.support.otlp_receiver import parse_request, paths_of, spans_in
-
-UID = "0000aaaa-1111"
-"""Of the simulated job."""
-
-
-@dataclass
-class TracedJob(Simulation):
-    """A job whose operator exports spans. A round takes a tenth of a second."""
-
-    spans: list[Span] = field(default_factory=list)
-    adopted: GenerationNumber | None = None
-    """What the coordinator has adopted of a former one."""
-
-    def __post_init__(self) -> None:
-        self.traces = OperatorTraces(self.spans.extend)
-
-    def round(self, crash_after: int | None = None) -> Plan:
-        observed = self.observed()
-        what = super().round(crash_after)
-        began = self.now.timestamp()
-        self.traces.note(Round(self.job(), observed, what.actions, began, began + 0.1))
-        return what
-
-    def recover(self, generation: str) -> None:
-        """The coordinator reports that a generation has made its first step after a loss."""
-        time = format_time(self.now)
-        done = RecoveryStatus(
-            time=time, cause="infrastructure", generation=generation, down_seconds=3.0
-        )
-        recoveries = (*self.status.recoveries, done)
-        self.status = self.status.model_copy(update={"recoveries": recoveries})
-        self.round()
-
-    def _view(self) -> CoordinatorView:
-        view = super()._view()
-        if view.status is None or self.adopted is None:
-            return view
-        return replace(view, status=view.status.model_copy(update={"generation": self.adopted}))
-
-
-def training(**fields: object) -> TracedJob:
-    """A job that trains with its three workers."""
-    job = TracedJob(make_spec(**fields))
-    job.run_rounds(4)
-    return job
+from tests.support.traced_operator import UID, TracedJob, training
 
 
 def test_a_replaced_worker_is_part_of_the_recovery_that_its_coordinator_traces() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +42,7 @@ from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent, MemberStatus
+from regroup_trainer.system.log_lines import Subject
 from tests.support.job_memory import (
     NOWHERE,
     UNWATCHED,
@@ -217,6 +219,35 @@ async def test_traces_are_made_of_what_a_round_saw_and_did_not_of_what_was_refus
     }
     assert made == {0, 2}
     assert rounds.seen[-1].job.status.coordinator_term >= 1
+
+
+async def test_what_a_round_logs_is_about_its_job_and_the_generation_of_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refuses(PlainServer):
+        async def create_pod(self, document: Json) -> Json:
+            raise ClusterError("POST", "pods", 403, "no")
+
+    subjects: list[Subject] = []
+
+    class Notes(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            subjects.append(reconcile.round_subject.get())
+            return True
+
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    status = {"rendezvousGeneration": "1.2"}
+    server = Refuses({"metadata": metadata, "spec": make_spec(), "status": status})
+    with caplog.filtering(Notes()):
+        async with reconciler_of(server) as reconciler:
+            for _ in range(3):
+                await reconciler.reconcile(("a", "gpt"))
+        assert set(subjects) == {Subject("a", "gpt", "1.2")}
+        subjects.clear()
+        unread = Server(UnreadableError("GET", "/jobs/other", 0, "it is too large"))
+        async with reconciler_of(unread) as reconciler:
+            await reconciler.reconcile(("a", "other"))
+        assert set(subjects) == {Subject("a", "other")}, "nothing is left of the round before"
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(

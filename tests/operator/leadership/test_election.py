@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -21,6 +22,11 @@ from tests.support.fake_cluster_api import FakeClusterApi
 
 PLACE = "regroup-system/regroup-operator"
 DEADLINE_SECONDS = 60
+ASK_SECONDS = election.ASK_SECONDS
+RELEASED_SECONDS, KILLED_SECONDS = 1, 16
+"""Until another replica leads, by its own clock: a second and four less than its pages promise for
+it to act.
+"""
 
 
 class EndedError(Exception):
@@ -112,6 +118,65 @@ async def test_another_replica_is_waited_for_until_its_lease_expires(
     replica.now += LEASE_SECONDS
     await asyncio.wait_for(winning, DEADLINE_SECONDS)
     assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("a", 5)
+
+
+class Clocks:
+    """Sleeps of the election take no time, but all replicas' clocks go on. Only while `go_on` is
+    set.
+    """
+
+    def __init__(self, *replicas: Replica) -> None:
+        self.replicas, self.go_on = replicas, asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        """Instead of asyncio's."""
+        for each in self.replicas:
+            each.now += seconds
+        await self.go_on.wait()
+
+
+@pytest.fixture
+async def standby(
+    api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Replica, Clocks]]:
+    """Replica `b`, which has seen that `a` holds the Lease, and sleeps until `go_on` is set."""
+    await replica.election.win()
+    async with ApiConnection(api.login) as connection:
+        other = Replica(connection, "b")
+        clocks = Clocks(replica, other)
+        with monkeypatch.context() as patch:
+            patch.setattr(election, "ASK_SECONDS", ASK_SECONDS)
+            module = SimpleNamespace(**{**vars(asyncio), "sleep": clocks.sleep})
+            patch.setattr(election, "asyncio", module)
+            yield other, clocks
+
+
+async def seconds_to_win(
+    standby: Replica, clocks: Clocks, end: Callable[[], Awaitable[None]]
+) -> float:
+    """From the end of the leader on, after the standby has asked once."""
+    winning = asyncio.create_task(standby.election.win())
+    await until(lambda: standby.now > 100)
+    began = 100.0  # the leader ends as soon as it was asked for: no other moment is worse
+    await end()
+    clocks.go_on.set()
+    await asyncio.wait_for(winning, DEADLINE_SECONDS)
+    return standby.now - began
+
+
+async def test_another_replica_leads_within_a_second_of_the_end_of_a_leader(
+    replica: Replica, standby: tuple[Replica, Clocks]
+) -> None:
+    assert await seconds_to_win(*standby, replica.election.release) <= RELEASED_SECONDS
+
+
+async def test_another_replica_leads_sixteen_seconds_after_the_last_renewal_of_one_that_was_killed(
+    standby: tuple[Replica, Clocks],
+) -> None:
+    async def kill() -> None:
+        """It does nothing more."""
+
+    assert LEASE_SECONDS <= await seconds_to_win(*standby, kill) <= KILLED_SECONDS
 
 
 async def test_a_leader_whose_lease_another_has_ends_at_once(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import signal
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ import yaml
 
 from regroup_operator.leadership.election import EXIT_CODE
 from tests.support.dropping_proxy import DroppingProxy
-from tests.support.kube_api import Api, Namespace
+from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import (
     LEASE,
     Kubelets,
@@ -30,8 +31,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.apiserver
 
 WAIT_SECONDS = 60.0
-RELEASED_SECONDS = 10.0
-"""Much less than a Lease takes to expire: that it was given back is what counts."""
+RELEASED_SECONDS, KILLED_SECONDS = 2.0, 20.0
+"""Until another replica acts, as docs/tasks/upgrade.md promises it."""
+TRIES = 3
+"""Of a handover: other tests may take the machine's cores from one or two of them."""
 Pods = dict[str, str]
 """Name -> UID."""
 
@@ -76,55 +79,74 @@ def uids(kubelets: Kubelets) -> Pods:
     return {name: pod["metadata"]["uid"] for name, pod in kubelets.pods().items()}
 
 
-def expect_replacement(kubelets: Kubelets, before: Pods, lost: str, *by: str) -> None:
-    """The lost worker is replaced once, by one of these; every other pod is the one of before."""
-    wait_until("a replacement", lambda: kubelets.pods().keys() & set(by), seconds=WAIT_SECONDS)
-    now = uids(kubelets)
+def expect_replacement(kubelets: Kubelets, before: Pods, lost: str, *by: str) -> Json:
+    """The lost worker is replaced once, by one of these, which is returned; every other pod is the
+    one of before.
+    """
+    names = set(by)
+    wait_until("a replacement", lambda: kubelets.pods().keys() & names, seconds=WAIT_SECONDS)
+    pods = kubelets.pods()
+    now = {name: pod["metadata"]["uid"] for name, pod in pods.items()}
     (new,) = now.keys() - before.keys()
     assert new in by
     assert {name: now[name] for name in before if name != lost} == {
         name: uid for name, uid in before.items() if name != lost
     }
+    return pods[new]
 
 
-def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_at_once(
+def seconds_since(began: datetime, api: Api, pod: Json) -> float:
+    """Until another replica had the Lease, by its own clock, and had made the pod, by that of the
+    API server, which rounds down to a second: no slow look of this test counts.
+    """
+    times = (lease(api)["acquireTime"], pod["metadata"]["creationTimestamp"])
+    return max(datetime.fromisoformat(time) - began for time in times).total_seconds()
+
+
+def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_within_two_seconds(
     replicas: tuple[OperatorProcess, OperatorProcess], namespace: Namespace
 ) -> None:
-    leader, standby = replicas
     kubelets = start_job(namespace)
     series = re.compile(rf'^trainingjob_status_phase{{namespace="{namespace.name}"', re.MULTILINE)
-    assert series.search(leader.metrics())
-    assert not series.search(standby.metrics())
-    assert not standby.leads()
-    before = uids(kubelets)
 
-    kubelets.write("gpt-w0-1", {"phase": "Failed"})
-    start = time.monotonic()
-    assert leader.stop() == 0
-    # A leader that ends between its write of the status and the pod leaves the number unused.
-    expect_replacement(kubelets, before, "gpt-w0-1", "gpt-w0-2", "gpt-w0-3")
-    wait_until("another leader", standby.leads, seconds=WAIT_SECONDS)
-    seconds = time.monotonic() - start
-    print(f"another replica acted within {seconds:.2f} s after SIGTERM")
-    assert seconds < RELEASED_SECONDS
-    assert lease(namespace.api)["leaseTransitions"] >= 1
-    assert series.search(standby.metrics())
+    def shows_jobs(replica: OperatorProcess) -> bool:
+        return series.search(replica.metrics()) is not None
+
+    took: list[float] = []
+    for worker in range(TRIES):
+        leader, standby = replicas if worker % 2 == 0 else replicas[::-1]
+        wait_until("its jobs", functools.partial(shows_jobs, leader), seconds=WAIT_SECONDS)
+        assert not shows_jobs(standby)
+        assert not standby.leads()
+        before, lost = uids(kubelets), f"gpt-w{worker}-1"
+        began = datetime.now(UTC)
+        leader.send(signal.SIGTERM)
+        kubelets.write(lost, {"phase": "Failed"})
+        # A leader that ends between its write of the status and the pod leaves a number unused.
+        by = (f"gpt-w{worker}-{number}" for number in range(2, 2 * TRIES + 2))
+        new = expect_replacement(kubelets, before, lost, *by)
+        assert leader.wait() == 0
+        wait_until("another leader", standby.leads, seconds=WAIT_SECONDS)
+        took.append(seconds_since(began, namespace.api, new))
+        assert lease(namespace.api)["leaseTransitions"] > worker
+        if took[-1] <= RELEASED_SECONDS:
+            break
+        leader.start(stands_by=True)
+    assert min(took) <= RELEASED_SECONDS, took
 
 
-def test_the_other_follows_a_leader_that_was_killed(
+def test_the_other_follows_a_leader_that_was_killed_within_twenty_seconds(
     replicas: tuple[OperatorProcess, OperatorProcess], namespace: Namespace
 ) -> None:
     leader, standby = replicas
     kubelets = start_job(namespace)
     before = uids(kubelets)
+    began = datetime.now(UTC)
     leader.send(signal.SIGKILL)
-    start = time.monotonic()
     leader.wait()
     kubelets.write("gpt-w1-1", {"phase": "Failed"})
-    expect_replacement(kubelets, before, "gpt-w1-1", "gpt-w1-2")
-    seconds = time.monotonic() - start
-    print(f"another replica acted within {seconds:.1f} s after SIGKILL")
-    assert seconds < WAIT_SECONDS
+    new = expect_replacement(kubelets, before, "gpt-w1-1", "gpt-w1-2")
+    assert seconds_since(began, namespace.api, new) <= KILLED_SECONDS
     assert standby.leads()
     leader.start(stands_by=True)
     assert not leader.leads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 from regroup_operator.api.settings import Settings
 from regroup_operator.render import workload
-from regroup_operator.render.coordinator_resources import MIB, kept_bytes, resources_for
+from regroup_operator.render.coordinator_resources import (
+    MIB,
+    RANK_CPU,
+    WORKER_CPU,
+    kept_bytes,
+    resources_for,
+)
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.kube_api import ROOT
 from tests.support.rendering import SETTINGS, make_valid_job
@@ -47,6 +54,24 @@ def test_the_memory_is_as_measured() -> None:
     assert max(peaks) == (512, 512)
     for size, peak in peaks.items():
         assert peak == pytest.approx(kept_bytes(*size) / MIB, rel=0.05)
+
+
+def test_the_cpu_is_what_training_was_measured_to_take_and_a_quarter_more_at_most() -> None:
+    found = measured("training_millicores")
+    assert max(found) == (512, 512)
+    for (workers, ranks), millicores in found.items():
+        asked = 1000 * (WORKER_CPU * workers + RANK_CPU * ranks)
+        assert millicores <= asked <= 1.25 * millicores
+
+
+def test_the_page_shows_what_coordinators_ask_for() -> None:
+    page = Path(ROOT, "docs/tasks/limits.md").read_text()
+    shown = re.findall(r"^\| ([\d,]+) x (\d) \| (\S+m) \| (\S+) \| (\S+) \|$", page, re.MULTILINE)
+    assert len(shown) == 8
+    for many, each, *amounts in shown:
+        workers = int(many.replace(",", ""))
+        asked = resources_for(GIVEN, workers, workers * int(each))
+        assert amounts == [*asked["requests"].values(), *asked["limits"].values()]
 
 
 def test_a_small_job_gets_what_the_installation_says() -> None:

@@ -16,9 +16,11 @@ import pytest
 
 from regroup_trainer.agent.agent import run_worker
 from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.protocol.environment import LOG_FORMAT
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.machine_address import free_port
 from tests.support.agent_site import WARM_SECONDS, ended, make_site
+from tests.support.logged_lines import subjects_of
 from tests.support.open_files import few_open_files
 from tests.support.waiting import wait_until
 
@@ -32,14 +34,24 @@ async def test_a_wrong_token_ends_the_agent_with_a_sentence(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["finish", "finish, then abort", "abort after the last line"])
-async def test_a_worker_whose_rank_finishes_ends_with_zero(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "form"),
+    [("finish", "text"), ("finish, then abort", "json"), ("abort after the last line", "text")],
+)
+async def test_a_worker_whose_rank_finishes_ends_with_zero_and_logs_what_its_lines_are_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, form: str
+) -> None:
+    monkeypatch.setenv(LOG_FORMAT, form)
     async with make_site(tmp_path, how) as site:
         agent = site.start_agent()
         await site.until("completed")
         code, text = await ended(agent)
     assert code == 0, text
     assert not (tmp_path / "termination").exists()
+    subjects = subjects_of(text, form)
+    assert subjects["generation 1.1: ranks [0] of 1"] == "default/gpt 1.1"
+    if how == "finish, then abort":
+        assert subjects["the rank has finished"] == f"default/{how} 1.1"
 
 
 @pytest.mark.slow

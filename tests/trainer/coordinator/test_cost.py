@@ -14,8 +14,8 @@ import pytest
 from tests.support.large_job import Event, LargeJob, uid
 
 FEW, MANY = 16, 256
-ONCE = ("loss", "status")
-"""These come once, and concern all members."""
+ONCE = ("loss", "paces", "status")
+"""These come once, or once a second, and concern all members."""
 
 
 def lines_of(events: Sequence[Event]) -> int:
@@ -60,6 +60,11 @@ def test_a_message_costs_the_same_however_many_members_there_are(ranks: int) -> 
         if name not in ONCE and lines > 1.5 * few[name] + 20
     }
     assert not dear
+
+
+def test_the_message_of_an_agent_costs_no_more_for_each_rank_however_many_they_are() -> None:
+    few, many = (cost(4, ranks)["progress of an agent"] / ranks for ranks in (8, 64))
+    assert many < few
 
 
 def sentences_of_resizes(workers: int) -> list[str]:

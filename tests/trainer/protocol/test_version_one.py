@@ -15,6 +15,7 @@ from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from tests.support.message_fields import unknown
 from tests.support.version_one_records import recorded
 
 
@@ -87,7 +88,7 @@ def test_it_is_sent_no_field_that_it_would_refuse(protocol: int) -> None:
     newer = {"progress_pattern": "step", "accelerate": launch, "last_known": known}
     seed = make_desired().seed.model_copy(update={"gpu_seconds": {"lost": 9.0}})
     desired = make_desired().model_copy(update={**newer, "seed": seed})
-    assert not list(unknown(json.loads(desired.to_json(protocol)), recorded("desired_fields")))
+    assert unknown(json.loads(desired.to_json(protocol)), recorded("desired_fields")) == []
     assert Desired.model_validate_json(desired.to_json(PROTOCOL_VERSION)) == desired
 
 
@@ -96,16 +97,5 @@ def test_it_knows_the_fields_of_a_model_without_scaling(preset: str) -> None:
     size = PRESETS["llama"][preset].model_copy(update={"rotary_scaling": None})
     model = ModelConfig(name="llama", dimensions=size)
     desired = make_desired().model_copy(update={"train": TrainConfig(model=model)})
-    assert not list(unknown(json.loads(desired.to_json(1)), recorded("desired_fields")))
+    assert unknown(json.loads(desired.to_json(1)), recorded("desired_fields")) == []
     assert Desired.model_validate_json(desired.to_json(1)) == desired
-
-
-def unknown(document: dict[str, Any], fields: dict[str, Any], path: str = "") -> list[str]:
-    """Paths in `document` that are not in the tree of `fields`."""
-    found = []
-    for name, value in document.items():
-        if name not in fields:
-            found.append(path + name)
-        elif isinstance(value, dict) and fields[name]:
-            found += unknown(value, fields[name], f"{path}{name}.")
-    return found

@@ -17,7 +17,7 @@ from regroup_trainer.protocol.rank_messages import Parked, Progress, Restored, R
 from regroup_trainer.protocol.record_transfer import DIFFERENCE_BYTES
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_generation
-from tests.support.large_records import make_large, make_member, pieces_of
+from tests.support.large_records import make_large, make_member, pieces_of, with_a_replacement
 from tests.support.record_wire import Traffic, WireJob
 
 MEGABYTE = 1_000_000
@@ -74,12 +74,8 @@ def sizes_of(*messages: Message | None) -> int:
 
 def bytes_of_recovery(workers: int, ranks: int) -> int:
     """All bytes of the messages of a recovery of a sharded job of which one worker is lost."""
-    members = [make_member(n, ranks) for n in range(workers)]
-    places = [place.endpoint for place in (*members[1:], members[0]) for _ in range(ranks)]
-    before = make_large(1, members, tuple(places))
-    joined, shards = make_member(workers, ranks), workers * ranks
-    after = make_large(2, [*members[:17], *members[18:], joined], tuple(places))
-    known, number = KnownRecords(), after.number
+    before, after = with_a_replacement(workers, ranks)
+    known, number, shards = KnownRecords(), after.number, workers * ranks
     known.begin(before)
     kept = [Retained(step=99_999, shard=rank, shards=shards) for rank in range(ranks)]
     parked = [

@@ -38,6 +38,7 @@ from regroup_trainer.coordinator.serving.server import (
 from regroup_trainer.protocol.agent_messages import Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refused, sent_message
 from regroup_trainer.protocol.desired import LastKnown, Lost
+from regroup_trainer.protocol.environment import LOG_FORMAT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Ledger
@@ -56,6 +57,7 @@ from tests.support.coordinator_server import (
 )
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
+from tests.support.logged_lines import FORMS, subjects_of
 from tests.support.open_files import few_open_files
 from tests.support.waiting import until, wait_until
 
@@ -823,6 +825,33 @@ async def test_refused_agents_cannot_fill_the_log(
                     await socket.send_str("{}")
                     assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT
     assert capfd.readouterr().err.count("refused an agent") == MOST_RECORDS
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_each_line_of_its_log_names_the_job_and_its_generation(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    monkeypatch.setenv(LOG_FORMAT, form)
+    patient = {"heartbeat_milliseconds": 60_000, "timeout_milliseconds": 600_000}
+    with coordinator_process(tmp_path, replicas=1, min_replicas=1, **patient) as (process, url):
+        async with (
+            aiohttp.ClientSession(headers=BEARER) as session,
+            session.ws_connect(f"{url}/v1/agent") as socket,
+        ):
+            await socket.send_str(make_hello().shortened().model_dump_json())
+            await asyncio.to_thread(
+                wait_until, "a generation", lambda: status_of(url).generation, seconds=60
+            )
+            process.terminate()
+            await asyncio.to_thread(process.wait, 60)
+    subjects = subjects_of(capfd.readouterr().err, form)
+    port = url.rpartition(":")[2]
+    assert subjects[f"coordinator of term 1 listens on port {port}"] == "default/gpt"
+    leaves = "received SIGTERM; waiting for the agents that leave as well"
+    assert subjects[leaves] == "default/gpt 1.1"
 
 
 def test_a_process_may_have_two_connections_of_each_of_thousands_of_agents(tmp_path: Path) -> None:
