@@ -29,8 +29,10 @@ from regroup_trainer.protocol.message import TEXT_LIMIT, named
 
 CONTACT_SECONDS = 5.0
 """How recent a sign of life must be."""
-MOST_IN_CONTACT = 1024
-"""Agents that a status names at most."""
+MORE_IN_CONTACT = 1024
+"""Agents that a status names at most beyond one of each worker: in former pods of a worker. The
+operator takes as many.
+"""
 SHOWN_SECONDS = 0.0002
 """How long a status is shown for each of its members: twenty times what it takes to build it."""
 NEWS_SECONDS = 0.5
@@ -168,12 +170,13 @@ def _failed_starts(state: State) -> FailedStarts | None:
 
 def agents_in_contact(state: State, now: float) -> tuple[str, ...] | None:
     """The agents that are no members, and showed life a moment ago, the newest first. None where
-    there are too many, or where agents of an older release do not give their names.
+    there are more than the workers have, or where agents of an older release do not give their
+    names.
     """
     if not state.agents_give_names:
         return None
     fresh = [name for name, at in state.unknown_members.items() if now - at < CONTACT_SECONDS]
-    if len(fresh) > MOST_IN_CONTACT:
+    if len(fresh) > state.desired.workers + MORE_IN_CONTACT:
         return None
     return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name]))
 
