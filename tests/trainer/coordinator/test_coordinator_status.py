@@ -14,6 +14,7 @@ from regroup_trainer.coordinator.coordinator_status import (
     PROGRESS_SECONDS,
     SHOWN_SECONDS,
     ShownStatus,
+    ShownSteps,
     StatusLines,
     agents_in_contact,
 )
@@ -24,6 +25,7 @@ from regroup_trainer.protocol.job_status import (
     CoordinatorStatus,
     MemberStatus,
     Straggler,
+    WorkerSteps,
 )
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.rank_messages import Progress
@@ -155,6 +157,22 @@ def test_who_has_seen_a_status_gets_a_later_one() -> None:
     shown, news = ShownStatus(large_state(500)), object()
     assert shown.at(0.0, 1, news).sequence == 1
     assert shown.at(0.0, 2, news, after=1).sequence == 2
+
+
+def test_the_steps_of_many_workers_are_shown_again_for_as_long_as_a_status() -> None:
+    workers = 500
+    job = LargeJob(workers)
+    for number in range(workers):
+        job.hello(number)
+    shown, until = ShownSteps(job.core.state), SHOWN_SECONDS * workers
+    first = shown.text(0.0)
+    assert {worker.step for worker in WorkerSteps.model_validate_json(first).workers} == {0}
+    for number, report in job.restored():
+        job.send(number, report)
+    for send in job.progress():
+        send()
+    assert shown.text(0.9 * until) is first
+    assert {w.step for w in WorkerSteps.model_validate_json(shown.text(until)).workers} == {1}
 
 
 def importing_torch(workers: int, pods: int = 1) -> LargeJob:

@@ -34,7 +34,9 @@ MORE_IN_CONTACT = 1024
 operator takes as many.
 """
 SHOWN_SECONDS = 0.0002
-"""How long a status is shown for each of its members: twenty times what it takes to build it."""
+"""How long a status is shown for each of its members: twenty times what it takes to build it. So
+are the steps of workers.
+"""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
 PROGRESS_SECONDS = (25.0, 35.0)
@@ -136,6 +138,24 @@ class ShownStatus:
             self._news = news
             self._until = now + SHOWN_SECONDS * len(newest.members)
         return newest
+
+
+class ShownSteps:
+    """The answer to GET /steps, as whoever asks gets it. Anybody may, without the token: it is made
+    as seldom as a status.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._text = ""
+        self._until = -math.inf
+
+    def text(self, now: float) -> str:
+        """As JSON."""
+        if now >= self._until:
+            self._text = steps_of_workers(self._state).model_dump_json()
+            self._until = now + SHOWN_SECONDS * len(self._state.members)
+        return self._text
 
 
 def handed_over(state: State) -> Desired:
@@ -311,7 +331,7 @@ def _here(state: State) -> list[MemberStatus]:
 
 
 def steps_of_workers(state: State) -> WorkerSteps:
-    """The answer to GET /steps."""
+    """How far each worker is that has ranks."""
     placed = (member for member in _here(state) if member.rank is not None)
     return WorkerSteps(workers=tuple(WorkerStep(index=m.index, step=m.step) for m in placed))
 
