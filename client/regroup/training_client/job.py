@@ -18,8 +18,6 @@ from regroup_trainer.protocol.job_status import Series, SeriesPoint
 if TYPE_CHECKING:
     from regroup.training_client.weights import StateDict
 
-ENDS: tuple[Phase, ...] = ("Succeeded", "Failed")
-
 
 class Job(ABC):
     """A job that was submitted. Methods raise ClusterError where a cluster refuses."""

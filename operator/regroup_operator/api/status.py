@@ -151,8 +151,6 @@ class CheckpointStatus(StatusSection):
     """Size of all its files, in bytes."""
     seconds: float | None = None
     """From the decision to the rename."""
-    verified: bool | None = None
-    """Whether it was published with its manifest of checksums."""
 
 
 class ProgressStatus(StatusSection):

@@ -131,7 +131,6 @@ def _checkpoint(report: CoordinatorStatus) -> CheckpointStatus | None:
         path=saved.path,
         size_bytes=saved.size_bytes,
         seconds=_finite(saved.seconds),
-        verified=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,12 @@ from regroup_operator.decide.planner import plan
 from regroup_operator.observe import coordinator_answer
 from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
 from regroup_operator.observe.observed import CoordinatorView
+from regroup_trainer.coordinator.coordinator_status import (
+    MORE_IN_CONTACT,
+    agents_in_contact,
+    make_status,
+)
+from tests.support.large_job import LargeJob
 from tests.support.operator_simulation import training
 
 GENERATION = [1, 1]
@@ -174,6 +181,18 @@ def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not(
     assert len(read_answer(answer, 1).members) == 4096
     with pytest.raises(ValueError, match="more than 4194304 bytes"):
         read_answer(answer + b" " * MOST_BYTES, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 4096])
+def test_all_agents_that_a_coordinator_names_while_a_job_starts_are_read(workers: int) -> None:
+    job, names = LargeJob(workers), [str(uuid4()) for _ in range(workers + MORE_IN_CONTACT)]
+    for number, name in enumerate(names):
+        job.core.on_importing(number % workers, name, job.now)
+    contacts = agents_in_contact(job.core.state, job.now)
+    status = make_status(job.core.state, 1).model_copy(update={"agents_in_contact": contacts})
+    read = read_answer(status.model_dump_json().encode(), 1, workers).agents_in_contact
+    assert read is not None
+    assert set(read) == set(names)
 
 
 @pytest.mark.parametrize("part", [b"[]", b"1", b'{"a":1}', b'""'])

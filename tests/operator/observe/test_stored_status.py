@@ -39,6 +39,13 @@ def test_former_names_are_never_written() -> None:
     assert not {"rung", "worldBefore", "worldAfter"} & set(written["recoveries"][0])
 
 
+def test_a_field_that_former_releases_wrote_is_no_problem_and_is_not_written_again() -> None:
+    checkpoint = {"lastStep": 7, "path": "/c", "verified": True}
+    status, unreadable = read_status({"checkpoint": checkpoint}, NOW)
+    assert (status.checkpoint.last_step, status.checkpoint.path, unreadable) == (7, "/c", ())
+    assert "verified" not in status.checkpoint.model_dump(by_alias=True)
+
+
 def test_a_name_of_today_wins_over_the_former_one() -> None:
     both = {"worldGeneration": "1.1", "rendezvousGeneration": "2.2"}
     assert read_status(both, NOW)[0].rendezvous_generation == "2.2"

@@ -9,11 +9,14 @@ import pytest
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
+    MORE_IN_CONTACT,
     NEWS_SECONDS,
     PROGRESS_SECONDS,
     SHOWN_SECONDS,
     ShownStatus,
+    ShownSteps,
     StatusLines,
+    agents_in_contact,
 )
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import (
@@ -22,10 +25,11 @@ from regroup_trainer.protocol.job_status import (
     CoordinatorStatus,
     MemberStatus,
     Straggler,
+    WorkerSteps,
 )
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.rank_messages import Progress
-from tests.support.large_job import LargeJob
+from tests.support.large_job import LargeJob, uid
 
 EVERY = 1.0
 
@@ -153,3 +157,43 @@ def test_who_has_seen_a_status_gets_a_later_one() -> None:
     shown, news = ShownStatus(large_state(500)), object()
     assert shown.at(0.0, 1, news).sequence == 1
     assert shown.at(0.0, 2, news, after=1).sequence == 2
+
+
+def test_the_steps_of_many_workers_are_shown_again_for_as_long_as_a_status() -> None:
+    workers = 500
+    job = LargeJob(workers)
+    for number in range(workers):
+        job.hello(number)
+    shown, until = ShownSteps(job.core.state), SHOWN_SECONDS * workers
+    first = shown.text(0.0)
+    assert {worker.step for worker in WorkerSteps.model_validate_json(first).workers} == {0}
+    for number, report in job.restored():
+        job.send(number, report)
+    for send in job.progress():
+        send()
+    assert shown.text(0.9 * until) is first
+    assert {w.step for w in WorkerSteps.model_validate_json(shown.text(until)).workers} == {1}
+
+
+def importing_torch(workers: int, pods: int = 1) -> LargeJob:
+    """A job whose workers start, and had so many pods each within a moment."""
+    job = LargeJob(workers)
+    for number in range(workers):
+        for pod in range(pods):
+            job.core.on_importing(number, f"{uid(number)}-{pod}", job.now)
+    return job
+
+
+@pytest.mark.parametrize("workers", [1, 1024, 1025, 4096])
+def test_all_workers_of_a_job_that_starts_are_named(workers: int) -> None:
+    job = importing_torch(workers)
+    named = agents_in_contact(job.core.state, job.now)
+    assert named is not None
+    assert sorted(named) == sorted(f"{uid(number)}-0" for number in range(workers))
+
+
+def test_more_agents_than_a_job_can_have_are_not_named() -> None:
+    job = importing_torch(MORE_IN_CONTACT, pods=2)
+    assert agents_in_contact(job.core.state, job.now) is not None
+    job.core.on_importing(0, "one more", job.now)
+    assert agents_in_contact(job.core.state, job.now) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.coordinator.coordinator_status import make_status
-from regroup_trainer.coordinator.journal import GATHER_SECONDS, LOSSES_APART
+from regroup_trainer.coordinator.journal import EVENTS_APART, GATHER_SECONDS
 from regroup_trainer.protocol.desired import Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus, JobEvent
 from regroup_trainer.protocol.message import TEXT_LIMIT
@@ -120,9 +120,9 @@ def test_a_job_that_waits_for_its_least_workers_names_a_few(absent: int) -> None
 
 def test_a_few_workers_have_an_event_each() -> None:
     job = training(16)
-    lose(job, 0, LOSSES_APART)
+    lose(job, 0, EVENTS_APART)
     assert [event.message for event in losses(job)] == [
-        f"worker gpt-w{n}-1 on node-{n} is lost: the node is gone" for n in range(LOSSES_APART)
+        f"worker gpt-w{n}-1 on node-{n} is lost: the node is gone" for n in range(EVENTS_APART)
     ]
 
 

@@ -79,11 +79,14 @@ def test_most_ranks_are_never_stragglers(seconds: list[float]) -> None:
 # --- the whole job --------------------------------------------------------------------------------
 
 
-def train(slow: float, seconds: float = 20.0) -> tuple[Job, list[SimulatedAgent]]:
-    """A job whose rank 1 computes `slow` times as long as the others."""
-    job = Job(make_desired(steps=10_000, straggler_percent=50))
-    agents = [job.add_agent(index) for index in range(3)]
-    job.pace[1] = slow
+def train(
+    slow: float, seconds: float = 20.0, workers: int = 3, stragglers: range = range(1, 2)
+) -> tuple[Job, list[SimulatedAgent]]:
+    """A job of which some ranks compute `slow` times as long as the others."""
+    sizes = {"replicas": workers, "max_replicas": workers}
+    job = Job(make_desired(steps=10_000, straggler_percent=50, **sizes))
+    agents = [job.add_agent(index) for index in range(workers)]
+    job.pace |= dict.fromkeys(stragglers, slow)
     job.wait(seconds)
     return job, agents
 
@@ -107,6 +110,26 @@ def test_a_straggler_is_one_event_with_its_place() -> None:
         1,
         place.member,
         100,
+    )
+
+
+@pytest.mark.parametrize(("stragglers", "count"), [(range(1, 4), 3), (range(1, 6), 1)])
+def test_many_stragglers_at_once_are_one_event(stragglers: range, count: int) -> None:
+    job, _ = train(slow=2.0, workers=12, stragglers=stragglers)
+    assert len(events(job)) == count
+    assert len(make_status(job.core.state, 1).stragglers) == len(stragglers)
+
+
+def test_the_event_of_many_stragglers_names_a_few_workers_and_the_slowest_rank() -> None:
+    job, _ = train(slow=2.0, seconds=0.0, workers=12, stragglers=range(1, 6))
+    job.pace[4] = 3.0
+    job.wait(20.0)
+    first = ", ".join(job.record.members[rank].pod for rank in range(1, 4))
+    slowest = job.record.members[4]
+    (message,) = events(job)
+    assert message == (
+        f"5 ranks are stragglers, on {first} and 2 more; the slowest: rank 4 on {slowest.pod} "
+        f"({slowest.node}) computes 200 % longer than the median rank"
     )
 
 

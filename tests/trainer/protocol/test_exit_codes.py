@@ -6,7 +6,15 @@ import signal
 
 import pytest
 
-from regroup_trainer.protocol.exit_codes import SIGNALS, describe_exit, describe_signal
+from regroup_trainer.protocol.exit_codes import (
+    INTERRUPTED,
+    KILLED,
+    SIGNALS,
+    TERMINATED,
+    describe_exit,
+    describe_signal,
+)
+from regroup_trainer.system import command_line
 
 
 @pytest.mark.parametrize(
@@ -29,3 +37,10 @@ def test_an_exit_code_is_put_in_words(code: int | None, words: str) -> None:
 def test_signals_have_the_names_of_the_system() -> None:
     assert {number: signal.Signals(number).name for number in SIGNALS} == SIGNALS
     assert describe_signal(40) == "signal 40"
+
+
+def test_signals_have_the_codes_that_programs_end_with() -> None:
+    ends = (-signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
+    assert [*map(command_line.shell_code, ends)] == [INTERRUPTED, KILLED, TERMINATED]
+    assert command_line.shell_code(3) == 3
+    assert command_line.TERMINATED == TERMINATED

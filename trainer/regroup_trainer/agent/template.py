@@ -51,6 +51,7 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
+from regroup_trainer.system.command_line import shell_code
 from regroup_trainer.system.log_lines import without_stamps
 from regroup_trainer.system.program_error import excerpt
 
@@ -341,7 +342,7 @@ class Template:
             RankEnded(
                 generation=rank.assignment.record.number,
                 rank=rank.assignment.rank,
-                exit_code=code if code >= 0 else 128 - code,
+                exit_code=shell_code(code),
                 signal=-code if code < 0 else None,
                 stderr_tail=excerpt(
                     without_stamps(rank.streams[-1].tail.decode(errors="replace")),

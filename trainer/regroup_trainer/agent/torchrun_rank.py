@@ -28,9 +28,11 @@ from typing import NoReturn
 from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
 from regroup_trainer.agent.start_tries import ScriptEnd, cannot_start, tries_file
 from regroup_trainer.system.command_line import (
+    TERMINATED,
     NoScriptError,
     end,
     execute,
+    shell_code,
     show,
     wait_for_threads,
 )
@@ -53,7 +55,7 @@ _DIRECTORY_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to handle."""
-_ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_ASKED_TO_END = (-signal.SIGTERM, TERMINATED)
 """How a script ends that was asked to, by the signal or after it has saved."""
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 """What c10d says when rank 0 cannot host the store of a process group."""
@@ -232,7 +234,7 @@ def _end_with(code: int) -> NoReturn:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    os._exit(code if code >= 0 else 128 - code)
+    os._exit(shell_code(code))
 
 
 # --- the process of the script --------------------------------------------------------------------

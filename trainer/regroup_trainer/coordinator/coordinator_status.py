@@ -29,10 +29,14 @@ from regroup_trainer.protocol.message import TEXT_LIMIT, named
 
 CONTACT_SECONDS = 5.0
 """How recent a sign of life must be."""
-MOST_IN_CONTACT = 1024
-"""Agents that a status names at most."""
+MORE_IN_CONTACT = 1024
+"""Agents that a status names at most beyond one of each worker: in former pods of a worker. The
+operator takes as many.
+"""
 SHOWN_SECONDS = 0.0002
-"""How long a status is shown for each of its members: twenty times what it takes to build it."""
+"""How long a status is shown for each of its members: twenty times what it takes to build it. So
+are the steps of workers.
+"""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
 PROGRESS_SECONDS = (25.0, 35.0)
@@ -136,6 +140,24 @@ class ShownStatus:
         return newest
 
 
+class ShownSteps:
+    """The answer to GET /steps, as whoever asks gets it. Anybody may, without the token: it is made
+    as seldom as a status.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._text = ""
+        self._until = -math.inf
+
+    def text(self, now: float) -> str:
+        """As JSON."""
+        if now >= self._until:
+            self._text = steps_of_workers(self._state).model_dump_json()
+            self._until = now + SHOWN_SECONDS * len(self._state.members)
+        return self._text
+
+
 def handed_over(state: State) -> Desired:
     """What another process of this coordinator begins with: what the job should be, and what was
     counted so far. Nobody else reports it before the next change of the spec.
@@ -168,12 +190,13 @@ def _failed_starts(state: State) -> FailedStarts | None:
 
 def agents_in_contact(state: State, now: float) -> tuple[str, ...] | None:
     """The agents that are no members, and showed life a moment ago, the newest first. None where
-    there are too many, or where agents of an older release do not give their names.
+    there are more than the workers have, or where agents of an older release do not give their
+    names.
     """
     if not state.agents_give_names:
         return None
     fresh = [name for name, at in state.unknown_members.items() if now - at < CONTACT_SECONDS]
-    if len(fresh) > MOST_IN_CONTACT:
+    if len(fresh) > state.desired.workers + MORE_IN_CONTACT:
         return None
     return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name]))
 
@@ -308,7 +331,7 @@ def _here(state: State) -> list[MemberStatus]:
 
 
 def steps_of_workers(state: State) -> WorkerSteps:
-    """The answer to GET /steps."""
+    """How far each worker is that has ranks."""
     placed = (member for member in _here(state) if member.rank is not None)
     return WorkerSteps(workers=tuple(WorkerStep(index=m.index, step=m.step) for m in placed))
 

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
+from regroup_trainer.coordinator.journal import EVENTS_APART
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import RestoredFrom
 from regroup_trainer.protocol.job_status import Stall, Straggler
+from regroup_trainer.protocol.message import named
 from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
 LEAST_SECONDS = 60.0
@@ -212,18 +214,31 @@ def _innermost(text: str) -> tuple[str, str, str] | None:
 
 
 def check_stragglers(state: State, current: CurrentGeneration, now: float) -> None:
-    """Emit an event for each rank that has become a straggler."""
+    """Emit the events of ranks that have become stragglers."""
     pause = max(CHECK_SECONDS, current.world_size / RANKS_A_SECOND)
     if now - current.stragglers_checked_at < pause:
         return
     current.stragglers_checked_at = now
-    for rank in current.pace.check(now, state.desired.straggler_percent / 100):
-        found = _straggler(current, rank)
-        text = (
-            f"rank {rank} on {found.pod} ({found.node}) computes {found.percent} % longer than the "
-            "median rank"
-        )
+    ranks = current.pace.check(now, state.desired.straggler_percent / 100)
+    for text in _of_stragglers([_straggler(current, rank) for rank in ranks]):
         state.emit(now, "StragglerDetected", text, "Warning")
+
+
+def _of_stragglers(found: list[Straggler]) -> list[str]:
+    """The messages of their events: one, where many ranks became stragglers at once."""
+    if (count := len(found)) <= EVENTS_APART:
+        return [_how_slow(straggler) for straggler in found]
+    pods = dict.fromkeys(straggler.pod for straggler in found)
+    slowest = max(found, key=lambda straggler: straggler.percent)
+    on = named(pods, len(pods))
+    return [f"{count} ranks are stragglers, on {on}; the slowest: {_how_slow(slowest)}"]
+
+
+def _how_slow(straggler: Straggler) -> str:
+    return (
+        f"rank {straggler.rank} on {straggler.pod} ({straggler.node}) computes "
+        f"{straggler.percent} % longer than the median rank"
+    )
 
 
 def stragglers_of(current: CurrentGeneration) -> tuple[Straggler, ...]:

@@ -11,8 +11,10 @@ from regroup_trainer.protocol.message import named
 EVENTS_KEPT = 50
 RARELY_SECONDS = 60.0
 """Least time between two events of a reason that comes again and again."""
-LOSSES_APART = 3
-"""Workers that are lost at once and have an event each. More are summed up."""
+EVENTS_APART = 3
+"""Workers that are lost at once, or ranks that become stragglers at once, and have an event each.
+More are summed up.
+"""
 GATHER_SECONDS = 1.0
 """Losses that follow within it count as at once: a switch that fails is noticed node by node."""
 
@@ -67,7 +69,7 @@ class Journal:
         losses, self._losses = self._losses, []
         self._losses_until = wall + GATHER_SECONDS
         messages = [message for _, message in losses]
-        if (count := len(losses)) > LOSSES_APART:
+        if (count := len(losses)) > EVENTS_APART:
             pods = named((pod for pod, _ in losses), count)
             messages = [f"{count} workers are lost: {pods}; the first: {messages[0]}"]
         for message in messages:

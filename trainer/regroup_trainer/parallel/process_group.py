@@ -26,10 +26,10 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.distributed_c10d import init_process_group  # that of a script is checked
 
 from regroup_trainer.errors import GenerationOverError
-from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.protocol.generation import MEETING_SECONDS, Assignment
 from regroup_trainer.system.log_lines import rank_log
 
-_JOIN_TIMEOUT = timedelta(seconds=60)
+_JOIN_TIMEOUT = timedelta(seconds=MEETING_SECONDS)
 """How long the store may not answer, and how long ranks that have all come may take to connect."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """The last resort when nobody notices that a peer hangs; the coordinator notices lost peers within

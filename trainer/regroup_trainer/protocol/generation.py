@@ -10,6 +10,9 @@ from pydantic import Field
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.message import Count, Message, Name, Text
 
+MEETING_SECONDS: Final = 60.0
+"""How long ranks that have all come may take to connect to each other."""
+
 
 class GenerationNumber(NamedTuple):
     """The number of a generation, compared by term first. On the wire: a list of two numbers."""

@@ -20,8 +20,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-_INTERRUPTED = 128 + signal.SIGTERM
-"""As shells report it."""
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a program that SIGTERM has ended, as shells report it."""
 
 
 class NoScriptError(Exception):
@@ -42,12 +42,19 @@ def execute(command: Sequence[str]) -> int:
             _run_file(command[0], command[1:])
     except SystemExit as end:
         if end.code is None and type(end) is not SystemExit:
-            return _INTERRUPTED
+            return TERMINATED
         if end.code is None or isinstance(end.code, int):
             return (end.code or 0) & 0xFF  # as the system keeps it: 256 is 0
         print(end.code, file=sys.stderr)
         return 1
     return 0
+
+
+def shell_code(code: int) -> int:
+    """The exit code of a process as shells report it, by that of Python: 137 instead of -9 where a
+    signal ended it.
+    """
+    return code if code >= 0 else 128 - code
 
 
 def wait_for_threads() -> None:

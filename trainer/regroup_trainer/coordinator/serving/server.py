@@ -26,12 +26,12 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
     NEWS_SECONDS,
     ShownStatus,
+    ShownSteps,
     StatusLines,
     agents_in_contact,
     handed_over,
     message_of,
     phase_of,
-    steps_of_workers,
 )
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import (
@@ -137,6 +137,7 @@ class Server:
         self._sequence = int(time.time() * 1000)
         self._published: object = None
         self._shown = ShownStatus(core.state)
+        self._shown_steps = ShownSteps(core.state)
         self._progress_published_at = 0.0
         self._last_progress: Progress | None = None
         self._kept_file = kept
@@ -475,7 +476,7 @@ class Server:
         return web.Response(text=self._series.text(), content_type="application/json")
 
     async def _steps_now(self, _request: web.Request) -> web.Response:
-        text = steps_of_workers(self._core.state).model_dump_json()
+        text = self._shown_steps.text(time.monotonic())
         return web.Response(text=text, content_type="application/json")
 
     # --- effects ----------------------------------------------------------------------------------
