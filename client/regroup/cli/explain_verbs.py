@@ -97,7 +97,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
 )
 @job_argument()
 @click.option("--rank", type=click.IntRange(min=0), help="Only the lines of this rank.")
-@click.option("--failed", is_flag=True, help="Only pods in which a container failed.")
+@click.option("--failed", is_flag=True, help="Only pods in which a container or a rank failed.")
 @click.option("-f", "--follow", is_flag=True, help="Go on, with the pods that replace others too.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Last lines of each pod.")
 @click.option(
@@ -164,7 +164,7 @@ def _in_form(choice: Choice, output: str | None) -> Choice:
 
 def _no_pods(name: str, rank: int | None, failed: bool) -> str:
     if failed:
-        return f"no container of {name} failed in the pods that are there"
+        return f"no container and no rank of {name} failed in the pods that are there"
     if rank is not None:
         return f"no worker of {name} has rank {rank}: `kubectl trainingjob describe {name}`"
     return f"{name} has no worker pods: `kubectl trainingjob why {name}`"

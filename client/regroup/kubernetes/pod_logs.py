@@ -22,6 +22,8 @@ from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import WORKER
 
 _RANK = re.compile(r"rank (\d+): ")
+_PLANNED = ("preemption", "resize")
+"""Causes of a recovery without a failure."""
 LOOK_SECONDS = 2.0
 """Pause between two looks for pods that have replaced others."""
 _QUEUED = 10_000
@@ -63,7 +65,7 @@ class Choice:
 
     rank: int | None = None
     failed: bool = False
-    """Only of pods in which a container failed."""
+    """Only of pods in which a container or a rank failed."""
     prefixed: bool = True
     """Whether agents put the rank in front: not under launcher torchrun."""
     form: Callable[[LogLine], str] = attrgetter("named")
@@ -71,7 +73,12 @@ class Choice:
 
     def pods(self, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
         """The pods whose logs are read. Under torchrun that of a rank is known by the status."""
-        chosen = [pod for pod in pods if pod.failed or (not self.failed and pod.role == WORKER)]
+        failed = _pods_of_failed_ranks(job)
+        chosen = [
+            pod
+            for pod in pods
+            if pod.failed or pod.name in failed or (not self.failed and pod.role == WORKER)
+        ]
         if self.rank is None or self.prefixed:
             return chosen
         first = max(
@@ -93,6 +100,11 @@ class Choice:
 def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:
     """What the options choose for this job."""
     return Choice(rank, failed, prefixed=not job.uses_torchrun)
+
+
+def _pods_of_failed_ranks(job: JobRecord) -> set[str]:
+    """A pod runs on when one of its ranks has failed, which the status remembers."""
+    return {one.pod for one in job.status.recoveries if one.cause not in _PLANNED}
 
 
 def queries(pod: PodRecord, wanted: LogQuery) -> list[LogQuery]:

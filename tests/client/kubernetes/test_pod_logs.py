@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
+import pytest
+
 from regroup.kubernetes.cluster_api import LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError, unreachable
 from regroup.kubernetes.job_record import JobRecord
 from regroup.kubernetes.output import structured_line
 from regroup.kubernetes.pod_logs import Choice, Follower, choose, queries, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
-from tests.support.cluster_objects import job_record, pod_object, running_status
+from tests.support.cluster_objects import job_record, pod_object, recovery, running_status
 
 ALL = LogQuery()
 RUNNING = job_record(running_status())
@@ -100,6 +102,25 @@ def test_failed_pods_are_of_any_role_and_show_the_container_that_failed() -> Non
     source = Logs({("gpt-w1-1", True): ["boom"], ("gpt-w1-1", False): ["again"]})
     found = lines(source, choice.pods(RUNNING, given), choice)
     assert found == ["gpt-w1-1: boom", "gpt-w1-1: again"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "chosen"),
+    [
+        ("application", ["gpt-w1-1"]),
+        ("hang", ["gpt-w1-1"]),
+        ("infrastructure", ["gpt-w1-1"]),
+        ("preemption", []),
+        ("resize", []),
+    ],
+)
+def test_a_pod_that_runs_on_after_its_rank_failed_counts_as_failed(
+    cause: str, chosen: list[str]
+) -> None:
+    job = job_record(running_status(recoveries=[recovery(2, 60, cause=cause, pod="gpt-w1-1")]))
+    given = pods(pod_object(), pod_object("gpt-w1-1"))
+    found = choose(job, None, failed=True).pods(job, given)
+    assert [pod.name for pod in found] == chosen
 
 
 def test_a_log_that_is_gone_is_named_and_the_others_are_printed() -> None:
