@@ -123,7 +123,7 @@ def logs(
     """
     from regroup.kubernetes.cluster_api import LogQuery
     from regroup.kubernetes.job_record import JobRecord, read_job
-    from regroup.kubernetes.pod_logs import Follower, choose, read_logs
+    from regroup.kubernetes.pod_logs import Choice, Follower, read_logs
     from regroup.kubernetes.pod_record import PodRecord, read_pods
     from regroup.local.display import without_escapes
 
@@ -135,13 +135,13 @@ def logs(
         return read_job(api.job(namespace, name)), read_pods(api.pods(namespace, name))
 
     job, pods = look()
-    choice = _in_form(choose(job, rank, failed=failed), output)
+    choice = _in_form(Choice(rank, failed), output)
     since = part["since"]
     seconds = None if since is None else max(1, round(since))
     query = LogQuery(follow, tail_lines=part["tail"], since_seconds=seconds)
     chosen = choice.pods(job, pods)
     if not chosen and (not follow or job.has_ended):
-        note(_no_pods(name, rank, failed))
+        note(_no_pods(name, failed))
     if output == "name":
         show(f"pod/{pod.name}" for pod in chosen)
         return
@@ -162,9 +162,7 @@ def _in_form(choice: Choice, output: str | None) -> Choice:
     return replace(choice, form=attrgetter("wide")) if output == "wide" else choice
 
 
-def _no_pods(name: str, rank: int | None, failed: bool) -> str:
+def _no_pods(name: str, failed: bool) -> str:
     if failed:
         return f"no container and no rank of {name} failed in the pods that are there"
-    if rank is not None:
-        return f"no worker of {name} has rank {rank}: `kubectl trainingjob describe {name}`"
     return f"{name} has no worker pods: `kubectl trainingjob why {name}`"

@@ -17,7 +17,7 @@ from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
 from regroup.kubernetes.pod_channels import CommandStream
-from regroup.kubernetes.pod_logs import Follower, choose, read_logs
+from regroup.kubernetes.pod_logs import Choice, Follower, read_logs
 from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.local.checkpoint_list import (
     EXPORT_COMMAND,
@@ -53,10 +53,9 @@ class KubernetesJob(Job):
 
     def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[str]:
         """The logs of its workers' pods, as long as these are there."""
-        job, query = self._record(), LogQuery(follow=follow)
-        choice = choose(job, rank, failed=False)
+        choice, query = Choice(rank), LogQuery(follow=follow)
         if not follow:
-            pods = choice.pods(job, self._pods())
+            pods = choice.pods(self._record(), self._pods())
             return read_logs(self.api, self.namespace, pods, choice, query, log.warning)
         return Follower(
             self.api, lambda: (self._record(), self._pods()), choice, query, log.warning

@@ -12,7 +12,7 @@ from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, read_job
-from regroup.kubernetes.pod_logs import choose, read_logs
+from regroup.kubernetes.pod_logs import Choice, read_logs
 from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.kubernetes.scene import events_of_job
 from regroup.local.checkpoint_list import (
@@ -142,7 +142,7 @@ class ClusterSource:
         """An equal share of the newest lines of each worker's pod."""
         namespace, name = self._place(identifier)
         job, notes = read_job(self._api.job(namespace, name)), list[str]()
-        choice = choose(job, rank, failed=False)
+        choice = Choice(rank)
         pods = _with_rank(job, rank, choice.pods(job, self._pods(namespace, name)))
         if left_out := max(0, len(pods) - MOST_PODS):
             notes.append(f"{left_out} of {len(pods)} pods are left out: give a rank")
