@@ -195,7 +195,10 @@ def _by_the_operator(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         reason, message = ready.reason, ready.message or job.status.message
         if advice(reason, job.name).heals != "no":  # it waits for the next try, which fails as well
             reason, message = _repeated_failures(job) or (reason, message)
-    cause = reason_of_missing(scene.pods, scene.quotas) if reason == WORKERS_MISSING else reason
+    if reason == WORKERS_MISSING:
+        cause = reason_of_missing(job.replicas, scene.pods, scene.quotas)
+    else:
+        cause = reason
     found = advice(cause or reason, job.name, job.status.suspected_nodes)
     return reason, message, HEALS[found.heals], found.what_to_do
 
