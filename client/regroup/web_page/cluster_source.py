@@ -190,7 +190,7 @@ def _points(text: str) -> Sequence[SeriesPoint]:
 def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
     """The workers that the status lists, with the steps that are known."""
     status = job.status
-    ranks = _ranks_per_worker(job)
+    ranks = job.ranks_per_worker
     slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
 
     def note(first: int | None) -> str:
@@ -213,14 +213,9 @@ def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
     ]
 
 
-def _ranks_per_worker(job: JobRecord) -> int:
-    status = job.status
-    return max(1, status.world_size // status.ready_replicas) if status.ready_replicas else 1
-
-
 def _with_rank(job: JobRecord, rank: int | None, pods: list[PodRecord]) -> list[PodRecord]:
     """The pod that has the rank, where the status says so: it lists 64 workers."""
-    ranks = _ranks_per_worker(job)
+    ranks = job.ranks_per_worker
     named = {
         one.pod
         for one in job.status.workers
