@@ -62,7 +62,7 @@ def bundle(
 
     now = datetime.now(UTC)
     collected = Bundle(cluster.api, cluster.namespace, name)
-    files = collected.collect(operator_namespace, tail, now)
+    files = collected.collect(operator_namespace, tail)
     target = file or Path(f"{name}-{now:%Y%m%d-%H%M%S}.tar.gz")
     try:
         write(target, target.name.partition(".")[0], files, now)

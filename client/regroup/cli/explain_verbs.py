@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +54,8 @@ def why(cluster: ChosenCluster, name: str, operator_namespace: str, output: str 
     from regroup.kubernetes.scene import gather
     from regroup.kubernetes.why_report import explain, why_lines
 
-    now = datetime.now(UTC)
-    scene = gather(cluster.api, cluster.namespace, name, operator_namespace, now)
-    report = explain(scene, now)
+    scene = gather(cluster.api, cluster.namespace, name, operator_namespace)
+    report = explain(scene, cluster.api.now())
     if not print_for_programs(report, output, scene.job.resource_name):
         show(why_lines(report, width()))
 
@@ -82,7 +80,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     from regroup.kubernetes.timeline import timeline_lines
 
     job = read_job(cluster.api.job(cluster.namespace, name))
-    found = drawn(job, datetime.now(UTC))
+    found = drawn(job, cluster.api.now())
     if not print_for_programs(found, output, job.resource_name):
         show(timeline_lines(job, found, width(), wide=output == "wide"))
 

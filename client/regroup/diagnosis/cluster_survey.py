@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ _PART = "app.kubernetes.io/part-of=regroup"
 """Label of what the chart makes."""
 
 
-def survey(api: ClusterApi, namespace: str, operators: str, now: datetime) -> list[Finding]:
+def survey(api: ClusterApi, namespace: str, operators: str) -> list[Finding]:
     """All findings but those about storage. `operators`: the namespace of the operator. Raises
     ClusterError when nothing can be read.
     """
@@ -30,7 +29,7 @@ def survey(api: ClusterApi, namespace: str, operators: str, now: datetime) -> li
     return [
         checks.version(api.server_version()),
         checks.definition(groups),
-        checks.operator(lease, gap, now),
+        checks.operator(lease, gap, api.now()),
         checks.rights(namespace, {right: api.may(namespace, *right) for right in asked}),
         checks.gpus(nodes),
         *_monitoring(api, groups),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -26,7 +25,7 @@ _GAPS = {
 """Status of a refusal -> words for it."""
 
 
-def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datetime) -> Scene:
+def gather(api: ClusterApi, namespace: str, name: str, operator: str) -> Scene:
     """The scene of one job. `operator`: the namespace of the operator. Raises ClusterError when the
     job itself cannot be read.
     """
@@ -38,7 +37,7 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datet
     lease = _try("Lease of the operator", gaps, lambda: api.lease(operator, LEASE))
     return Scene(
         job=job,
-        operator=operator_sign(job, lease, pods, events, now),
+        operator=operator_sign(job, lease, pods, events, api.now()),
         pods=pods,
         events=events,
         nodes=_nodes(api, job, pods, gaps),
