@@ -45,7 +45,7 @@ def read_claim(api: ClusterApi, namespace: str, name: str) -> Finding:
 def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
     if checks.MONITORING not in groups:
         return [checks.no_monitoring()]
-    prometheuses, _ = _try(lambda: api.monitoring_objects("prometheuses"))
+    prometheuses, gap = _try(lambda: api.monitoring_objects("prometheuses"))
     kinds = {
         "podmonitors": ("PodMonitor", "metrics.podMonitor", "podMonitorSelector"),
         "servicemonitors": ("ServiceMonitor", "metrics.serviceMonitor", "serviceMonitorSelector"),
@@ -58,6 +58,7 @@ def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
                 value,
                 _monitors(api, _try(partial(api.monitoring_objects, plural, _PART))[0]),
                 [_selector(prometheus, selector) for prometheus in prometheuses or ()],
+                gap,
             )
         )
         for plural, (what, value, selector) in kinds.items()
@@ -91,9 +92,9 @@ def _labels(document: Object) -> dict[str, str]:
     return (document.get("metadata") or {}).get("labels") or {}
 
 
-def _try(read: Callable[[], T]) -> tuple[T | None, str]:
+def _try(read: Callable[[], T]) -> tuple[T | None, ClusterError | None]:
     """What could be read, or why not."""
     try:
-        return read(), ""
+        return read(), None
     except ClusterError as error:
-        return None, str(error)
+        return None, error

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from regroup.diagnosis.reader_pod import Reader, UnreadableJobError, reader_of, series_reader_of
 from regroup.diagnosis.short_pods import running_pods
 from regroup.kubernetes.cluster_api import ClusterApi
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, NOT_FOUND, ClusterError
 from regroup.kubernetes.pod_record import PodRecord
 
-NOT_FOUND, FORBIDDEN = 404, 403
 START_SECONDS = 300.0
 """For the pod to be placed, to pull its image and to mount the volume."""
 

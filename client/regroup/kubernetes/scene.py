@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from regroup.kubernetes.cluster_api import ClusterApi
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, NOT_FOUND, ClusterError
 from regroup.kubernetes.event_record import EventRecord, belongs, read_events
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_node, read_pods, read_quota
@@ -17,10 +17,9 @@ from regroup_operator.api.resource import KIND
 T = TypeVar("T")
 NODES_READ = 16
 LEASE = "regroup-operator"
-_NOT_FOUND = 404
 _GAPS = {
-    403: "your role may not read this",
-    _NOT_FOUND: "not found (see --operator-namespace)",
+    FORBIDDEN: "your role may not read this",
+    NOT_FOUND: "not found (see --operator-namespace)",
 }
 """Status of a refusal -> words for it."""
 
@@ -83,7 +82,7 @@ def _node(api: ClusterApi, name: str) -> NodeRecord:
     try:
         return read_node(api.node(name))
     except ClusterError as error:
-        if error.status != _NOT_FOUND:
+        if error.status != NOT_FOUND:
             raise
         return NodeRecord(name, ("it does not exist any more",))
 
