@@ -89,7 +89,8 @@ def _file(path: str, writers: Sequence[Command], read: Mapping[str, Command]) ->
     writer = writers[0]
     if len(writers) > 1 or ">" not in writer.redirected:
         return WrittenFile(path, tuple(writers), None)
-    if writer.words == ("cat",) and writer.document and len(writer.redirected) == 4:
+    plain = [word for word in writer.redirected if word != "-"]  # of `<<- WORD`
+    if writer.words == ("cat",) and writer.document and len(plain) == 4:
         return WrittenFile(path, (writer,), writer.document)
     is_printed = writer.words[:1] == ("printf",) and len(writer.words) == 3
     if is_printed and writer.words[1] in _FORMATS and len(writer.redirected) == 2:

@@ -12,8 +12,7 @@ from regroup.converting.conversion import Conversion, convert_script
 from regroup.converting.draft import ConvertOptions
 from regroup.converting.shell_text import ShellText
 from regroup.converting.written_script import written_files
-from tests.support.foreign_jobs import RUNTIME, TRAIN_JOB, convert_one, marked, problems
-from tests.support.specs import put
+from tests.support.foreign_jobs import convert_one, problems
 
 FUNCTION = """\
 def train(lr):
@@ -61,8 +60,15 @@ python -u "$program_path/ephemeral_script.py\""""
 
 
 def converted(text: str) -> Conversion:
-    job = put(marked(TRAIN_JOB), "spec.trainer", {"command": ["bash", "-c", text]})
-    return convert_one(put(job, "metadata.name", "gpt"), marked(RUNTIME))
+    trainer = {"command": ["bash", "-c", text], "numNodes": 2}
+    return convert_one(
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": "gpt"},
+            "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+        }
+    )
 
 
 @pytest.mark.parametrize("text", [OF_TRAINER, PACKAGES + OF_TRAINER, OF_OPERATOR])

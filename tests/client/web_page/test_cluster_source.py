@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from regroup.diagnosis.kept_series import KeptCourse
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.pod_channels import CommandOutput
-from regroup.web_page.cluster_source import MOST_KEPT, ClusterSource
+from regroup.web_page.cluster_source import MOST_KEPT, READS_VOLUME, ClusterSource
 from regroup.web_page.job_source import NoSuchJobError, SourceError
+from regroup.web_page.page_server import STATIC
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.job_status import STEPS_PATH, Series, SeriesPoint
 from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
@@ -134,11 +136,13 @@ def resting(monkeypatch: pytest.MonkeyPatch, **status: Any) -> tuple[Api, list[s
     api, read = Api(**{"phase": "Succeeded", **status}), list[str]()
     api.roles = {}
 
-    def kept_series(_api: object, namespace: str, name: str) -> str:
+    def kept_course(
+        _api: object, namespace: str, name: str, *, with_checkpoints: bool
+    ) -> KeptCourse:
         read.append(f"{namespace}/{name}")
-        return api.series.model_dump_json()
+        return KeptCourse(api.series.model_dump_json(), api.listed if with_checkpoints else None)
 
-    monkeypatch.setattr("regroup.web_page.cluster_source.kept_series", kept_series)
+    monkeypatch.setattr("regroup.web_page.cluster_source.kept_course", kept_course)
     return api, read
 
 
@@ -153,6 +157,25 @@ def test_the_series_of_a_job_that_rests_is_read_once_and_only_when_asked_for(
         assert page.kept_series("team/gpt") == api.series.points
         assert page.series("team/gpt") == api.series.points
     assert read == ["team/gpt"]
+
+
+def test_all_checkpoints_of_a_job_that_rests_are_known_once_its_volume_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, _ = resting(monkeypatch)
+    page = source(api)
+    before = page.checkpoints("team/gpt")
+    assert [one.step for one in before.saved] == [100]
+    assert before.note.endswith(f'"{READS_VOLUME}" lists them')
+    page.kept_series("team/gpt")
+    assert [one.step for one in page.checkpoints("team/gpt").saved] == [100, 50]
+    assert page.checkpoints("team/gpt").note == ""
+    api.status["phase"] = "Running"
+    assert [one.step for one in page.checkpoints("team/gpt").saved] == [100]
+
+
+def test_the_button_that_a_note_names_is_on_the_page() -> None:
+    assert f">{READS_VOLUME}</button>" in (STATIC / "page.html").read_text()
 
 
 def test_a_series_from_before_the_job_trained_on_is_read_anew(
