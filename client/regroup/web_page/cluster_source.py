@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from regroup.diagnosis.kept_series import kept_course, may_have_kept_series
-from regroup.diagnosis.live_progress import live_steps
+from regroup.diagnosis.live_progress import live_steps, with_live_progress
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord
@@ -81,9 +81,12 @@ class ClusterSource:
         return {f"{job.namespace}/{job.name}": job for job in found}
 
     def view(self, identifier: str) -> JobView:
-        """As `describe` shows it, and the steps of workers as the coordinator knows them."""
+        """As `describe` shows it, with the progress of this second and the steps of workers where
+        ranks and coordinator can be asked for them.
+        """
         namespace, name = self._place(identifier)
-        job = read_job(self._api.job(namespace, name))
+        seen = read_job(self._api.job(namespace, name))
+        (job,), _ = with_live_progress(self._api, [seen], self._api.now())
         left_out = max(0, job.status.replicas - len(job.status.workers))
         events = self._events(job)
         steps = live_steps(self._api, job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from regroup.web_page.job_source import NoSuchJobError, SourceError
 from regroup.web_page.page_server import STATIC
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.job_status import STEPS_PATH, Series, SeriesPoint
-from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
+from tests.support.cluster_objects import NOW, event_object, job_object, pod_object, running_status
 
 SAVED = '[{"step": 100, "path": "/data/step-100", "sizeBytes": 5}, {"step": 50, "path": "/data"}]'
 
@@ -30,7 +31,11 @@ class Api:
         self.series = Series(points=(SeriesPoint(time=1.0, step=1, world_size=3),))
         self.roles = {"gpt-c1": "coordinator", **{f"gpt-w{n}-1": "worker" for n in range(3)}}
         self.read: list[str] = []
+        self.metrics = ""
         self.listed = CommandOutput(SAVED, "", 0)
+
+    def now(self) -> datetime:
+        return NOW
 
     def jobs(self, namespace: str | None) -> list[Object]:
         return [job_object(self.status)]
@@ -48,6 +53,8 @@ class Api:
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         self._refuse("series")
+        if path == "/metrics":
+            return self.metrics
         if path == STEPS_PATH:
             return '{"workers": [{"index": 1, "step": 131}]}'
         return self.series.model_dump_json()
@@ -101,6 +108,16 @@ def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
     slow = [{"rank": 2, "node": "n2", "percent": 40}]
     view = source(Api(stragglers=slow, worldSize=2**31 - 1, readyReplicas=1)).view("team/gpt")
     assert view.workers[0].note == "rank 2: 40% slower than the others"
+
+
+def test_the_step_of_a_job_that_trains_is_that_of_this_second() -> None:
+    api = Api()
+    view = source(api).view("team/gpt")
+    assert view.record.status.progress.step == 120, "nobody answers: that of the status"
+    values = {"step": 131, "loss": 2.5, "world_size": 3}
+    api.metrics = "".join(f'trainingjob_{name}{{x="y"}} {n}\n' for name, n in values.items())
+    progress = source(api).view("team/gpt").record.status.progress
+    assert (progress.step, progress.loss, progress.total_steps) == (131, 2.5, 500)
 
 
 def test_workers_with_several_ranks() -> None:
