@@ -42,6 +42,7 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str) -> Scene:
         nodes=_nodes(api, job, pods, gaps),
         quotas=quotas,
         gaps=gaps,
+        operator_namespace=operator,
     )
 
 

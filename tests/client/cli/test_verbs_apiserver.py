@@ -499,6 +499,7 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
     make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
     file = tmp_path / "ticket.tar.gz"
+    file.touch(mode=0o644)
     text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
     assert text.endswith(f"{file}: 9 files\n")
     assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text

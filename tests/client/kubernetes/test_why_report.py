@@ -65,6 +65,17 @@ def test_the_sentence_is_the_operators_own() -> None:
     assert "free or add nodes" in report.what_to_do
 
 
+@pytest.mark.parametrize(
+    ("sign", "job", "command"),
+    [(AWAY, WAITING, "kubectl get pods -n ops"), (PRESENT, job_record(), "kubectl logs -n ops")],
+)
+def test_commands_about_the_operator_name_its_namespace(
+    sign: OperatorSign, job: JobRecord, command: str
+) -> None:
+    report = explain(Scene(job, sign, operator_namespace="ops"), NOW)
+    assert command in report.what_to_do
+
+
 def test_the_evidence_is_named_with_its_source() -> None:
     quota = {"metadata": {"name": "gpus"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "4"}}}
     scheduling = event_object("FailedScheduling", NO_GPUS, "Pod", name="gpt-w2-3", count=5)
