@@ -187,7 +187,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str, Document | None]]:
     """
     lines, place = [line.removesuffix("\r") for line in text.split("\n")], 0
     while place < len(lines):
-        number, whole, document = place + 1, lines[place], None
+        number, whole = place + 1, lines[place]
+        document: Document | None = None
         place += 1
         while whole.endswith("\\") and not whole.endswith("\\\\"):
             whole = whole[:-1] + " " + "".join(lines[place : place + 1])

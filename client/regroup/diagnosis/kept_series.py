@@ -43,7 +43,7 @@ def kept_course(
     if done.exit_code:
         why, claim = done.stderr.strip().rpartition("\n")[2], readers[0].claim
         raise UnreadableJobError(f"job {name} has left no metrics on claim {claim}: {why}")
-    return KeptCourse(done.stdout, *(listed or [None]))
+    return KeptCourse(done.stdout, listed[0] if listed else None)
 
 
 def kept_series(api: ClusterApi, namespace: str, name: str) -> str:
