@@ -44,7 +44,7 @@ KEYWORDS = LOOPS | frozenset(
 
 
 @dataclass(frozen=True)
-class Document:
+class HereDocument:
     """The text that follows a line with `<< WORD`, up to that word."""
 
     text: str
@@ -67,7 +67,7 @@ class Command:
     """Whether it is `export`: programs see the assignments."""
     redirected: tuple[str, ...] = ()
     """Words about files and pipes, which do not belong to the command."""
-    document: Document | None = None
+    document: HereDocument | None = None
     """What it reads, where that follows its line."""
 
 
@@ -181,14 +181,14 @@ def is_plain(value: str) -> bool:
     return "$" not in value and "`" not in value
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str, Document | None]]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str, HereDocument | None]]:
     """Lines with their number and the document that follows them, joined where one ends with a
     backslash or within quotes, without comments.
     """
     lines, place = [line.removesuffix("\r") for line in text.split("\n")], 0
     while place < len(lines):
         number, whole = place + 1, lines[place]
-        document: Document | None = None
+        document: HereDocument | None = None
         place += 1
         while whole.endswith("\\") and not whole.endswith("\\\\"):
             whole = whole[:-1] + " " + "".join(lines[place : place + 1])
@@ -202,7 +202,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str, Document | None]]:
             ends = (n for n in range(place, len(lines)) if lines[n].lstrip(tabs) == found[3])
             end = next(ends, len(lines))
             body = "".join(f"{line.lstrip(tabs)}\n" for line in lines[place:end])
-            document, place = Document(body, bool(found[2])), end + 1
+            document, place = HereDocument(body, bool(found[2])), end + 1
         yield number, whole, document
 
 

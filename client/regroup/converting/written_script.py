@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import basename, normpath
 
-from regroup.converting.shell_text import Command, Document
+from regroup.converting.shell_text import Command, HereDocument
 from regroup_trainer.protocol.message import shorten
 
 _WRITES = frozenset({">", ">>", "&>", "&>>"})
@@ -36,7 +36,7 @@ class WrittenFile:
     path: str
     steps: tuple[Command, ...]
     """What writes it."""
-    document: Document | None
+    document: HereDocument | None
     """Its text; None: it is not known what the commands write."""
     stripped: bool = False
 
