@@ -62,7 +62,7 @@ def bundle(
 
     now = datetime.now(UTC)
     collected = Bundle(cluster.api, cluster.namespace, name)
-    files = collected.collect(operator_namespace, tail, now)
+    files = collected.collect(operator_namespace, tail)
     target = file or Path(f"{name}-{now:%Y%m%d-%H%M%S}.tar.gz")
     try:
         write(target, target.name.partition(".")[0], files, now)
@@ -79,6 +79,8 @@ def bundle(
 def write(target: Path, folder: str, files: dict[str, str], now: datetime) -> None:
     """Write an archive that only its owner may read. Raises OSError."""
     target.touch(mode=0o600)
+    if target.is_file():
+        target.chmod(0o600)  # it may have been there, for others to read
     with tarfile.open(target, "w:gz") as archive:
         for path, text in sorted(files.items()):
             content = text.encode(errors="backslashreplace")

@@ -164,7 +164,12 @@ def _listed(cluster: ChosenCluster, name: str, yes: bool) -> list[SavedCheckpoin
     """The checkpoints, as far as they can be read."""
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.pod_record import newest_running, read_pods
-    from regroup.local.checkpoint_list import directory_of, only_newest, worker_command
+    from regroup.local.checkpoint_list import (
+        LIST_COMMAND,
+        directory_of,
+        only_newest,
+        worker_command,
+    )
     from regroup_operator.api.names import WORKER
 
     api, namespace = cluster.api, cluster.namespace
@@ -181,7 +186,7 @@ def _listed(cluster: ChosenCluster, name: str, yes: bool) -> list[SavedCheckpoin
             "moment that reads them all."
         )
         return only_newest(newest)
-    with _reading(cluster, name, ["list", "--json"], yes) as stream:
+    with _reading(cluster, name, LIST_COMMAND, yes) as stream:
         text = b"".join(stream.chunks()).decode(errors="replace")
         return _read(replace(_require_end(stream), stdout=text))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 
 import click
 
@@ -59,8 +58,7 @@ def doctor(
     from regroup.diagnosis.cluster_survey import read_claim, survey
     from regroup.diagnosis.volume_probe import Probe
 
-    now = datetime.now(UTC)
-    findings = survey(cluster.api, cluster.namespace, operator_namespace, now)
+    findings = survey(cluster.api, cluster.namespace, operator_namespace)
     if claim is None:
         findings.append(no_claim())
     else:

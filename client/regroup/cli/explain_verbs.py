@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +54,8 @@ def why(cluster: ChosenCluster, name: str, operator_namespace: str, output: str 
     from regroup.kubernetes.scene import gather
     from regroup.kubernetes.why_report import explain, why_lines
 
-    now = datetime.now(UTC)
-    scene = gather(cluster.api, cluster.namespace, name, operator_namespace, now)
-    report = explain(scene, now)
+    scene = gather(cluster.api, cluster.namespace, name, operator_namespace)
+    report = explain(scene, cluster.api.now())
     if not print_for_programs(report, output, scene.job.resource_name):
         show(why_lines(report, width()))
 
@@ -82,7 +80,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     from regroup.kubernetes.timeline import timeline_lines
 
     job = read_job(cluster.api.job(cluster.namespace, name))
-    found = drawn(job, datetime.now(UTC))
+    found = drawn(job, cluster.api.now())
     if not print_for_programs(found, output, job.resource_name):
         show(timeline_lines(job, found, width(), wide=output == "wide"))
 
@@ -97,7 +95,7 @@ def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
 )
 @job_argument()
 @click.option("--rank", type=click.IntRange(min=0), help="Only the lines of this rank.")
-@click.option("--failed", is_flag=True, help="Only pods in which a container failed.")
+@click.option("--failed", is_flag=True, help="Only pods in which a container or a rank failed.")
 @click.option("-f", "--follow", is_flag=True, help="Go on, with the pods that replace others too.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Last lines of each pod.")
 @click.option(
@@ -123,7 +121,7 @@ def logs(
     """
     from regroup.kubernetes.cluster_api import LogQuery
     from regroup.kubernetes.job_record import JobRecord, read_job
-    from regroup.kubernetes.pod_logs import Follower, choose, read_logs
+    from regroup.kubernetes.pod_logs import Choice, Follower, read_logs
     from regroup.kubernetes.pod_record import PodRecord, read_pods
     from regroup.local.display import without_escapes
 
@@ -135,13 +133,13 @@ def logs(
         return read_job(api.job(namespace, name)), read_pods(api.pods(namespace, name))
 
     job, pods = look()
-    choice = _in_form(choose(job, rank, failed=failed), output)
+    choice = _in_form(Choice(rank, failed), output)
     since = part["since"]
     seconds = None if since is None else max(1, round(since))
     query = LogQuery(follow, tail_lines=part["tail"], since_seconds=seconds)
     chosen = choice.pods(job, pods)
     if not chosen and (not follow or job.has_ended):
-        note(_no_pods(name, rank, failed))
+        note(_no_pods(name, failed))
     if output == "name":
         show(f"pod/{pod.name}" for pod in chosen)
         return
@@ -162,9 +160,7 @@ def _in_form(choice: Choice, output: str | None) -> Choice:
     return replace(choice, form=attrgetter("wide")) if output == "wide" else choice
 
 
-def _no_pods(name: str, rank: int | None, failed: bool) -> str:
+def _no_pods(name: str, failed: bool) -> str:
     if failed:
-        return f"no container of {name} failed in the pods that are there"
-    if rank is not None:
-        return f"no worker of {name} has rank {rank}: `kubectl trainingjob describe {name}`"
+        return f"no container and no rank of {name} failed in the pods that are there"
     return f"{name} has no worker pods: `kubectl trainingjob why {name}`"

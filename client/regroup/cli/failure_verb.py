@@ -50,8 +50,15 @@ class Killed:
     ),
 )
 @job_argument()
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The process of this rank.")
-@click.option("--pod", metavar="NAME", help="This pod of the job: a worker, or its coordinator.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The process of this rank, of the 64 workers that the status lists; not under torchrun.",
+)
+@click.option(
+    "--pod", metavar="NAME", help="This pod of the job: a worker, its coordinator or store."
+)
 @click.option("--node", metavar="NAME", help="All pods of the job on this node.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option()
@@ -115,11 +122,16 @@ def _pod_of(job: JobRecord, pods: Sequence[PodRecord], rank: int) -> PodRecord:
     """The pod in which a rank runs. Raises click.ClickException when that is not known."""
     from regroup.diagnosis.rank_kill import pod_of_rank
 
+    if job.uses_torchrun:
+        raise click.ClickException(
+            f"{job.name} has spec.launcher: torchrun, and only torchrun knows which pod runs rank "
+            f"{rank}: give --pod"
+        )
     pod = pod_of_rank(job, pods, rank)
     if pod is None:
         raise click.ClickException(
-            f"no pod of {job.name} is known to run rank {rank} (of {job.status.world_size}): give "
-            "--pod"
+            f"no pod of {job.name} is known to run rank {rank} (of {job.status.world_size}; the "
+            f"status lists {len(job.status.workers)} workers, 64 at most): give --pod"
         )
     return pod
 
@@ -152,5 +164,11 @@ def _announcement(job: JobRecord, chosen: Sequence[PodRecord]) -> list[str]:
     return [
         f"This kills pods of {job.name} in namespace {job.namespace}, by force:",
         *killed,
-        *([after] if workers else ["Workers train on without their coordinator."]),
+        after if workers else _without_leader(job),
     ]
+
+
+def _without_leader(job: JobRecord) -> str:
+    if job.uses_torchrun:
+        return "All ranks start again, in new pods: their agents lose the store at which they meet."
+    return "Workers train on without their coordinator."

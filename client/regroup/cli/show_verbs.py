@@ -6,7 +6,6 @@ import contextlib
 import math
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -78,7 +77,7 @@ def get(
     else:
         jobs = [read_job(job) for job in found]
         wide = output == "wide"
-        show(job_list(jobs, _now(), with_namespace=all_namespaces, wide=wide))
+        show(job_list(jobs, cluster.api.now(), with_namespace=all_namespaces, wide=wide))
 
 
 def print_objects(found: Sequence[Object], output: str, *, one: bool) -> None:
@@ -125,7 +124,7 @@ def status(
         sys.exit(watch_job(cluster, name, timeout))
     job = read_job(cluster.api.job(cluster.namespace, name))
     if not print_for_programs(status_report(job), output, job.resource_name):
-        show(status_lines(job, _now(), width(), wide=output == "wide"))
+        show(status_lines(job, cluster.api.now(), width(), wide=output == "wide"))
         if output == "wide":
             show(_workers_now(cluster, job))
     sys.exit(exit_code(job))
@@ -152,7 +151,7 @@ def watch_job(cluster: ChosenCluster, name: str, timeout: float | None) -> int:
     former, code = "", UNKNOWN
     for document in follow(cluster.api, cluster.namespace, name, note, clock):
         job = read_job(document)
-        line, code = status_line(job, _now()), exit_code(job)
+        line, code = status_line(job, cluster.api.now()), exit_code(job)
         if line[10:] != former:  # behind the time of day
             click.echo(line)
             former = line[10:]
@@ -192,7 +191,7 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
         print_structured(described(job, events), output)
     else:
         wide = output == "wide"
-        show(description_lines(job, events, _now(), width(), wide=wide))
+        show(description_lines(job, events, cluster.api.now(), width(), wide=wide))
 
 
 @click.command(
@@ -232,13 +231,13 @@ def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: s
         found = [read_job(job) for job in cluster.api.jobs(where)]
         if marks is None:
             marks = kept_marks(cluster.api, found)
-        jobs, now_live = with_live_progress(cluster.api, found, _now())
+        jobs, now_live = with_live_progress(cluster.api, found, cluster.api.now())
         marks = recent_marks(jobs, marks)
         return top_rows(jobs, marks, now_live)
 
     def lines() -> list[str]:
         wide = output == "wide"
-        return top_lines(look(), _now(), with_namespace=all_namespaces, wide=wide)
+        return top_lines(look(), cluster.api.now(), with_namespace=all_namespaces, wide=wide)
 
     if output in FOR_PROGRAMS:
         rows = look()
@@ -267,7 +266,3 @@ def live(look: Callable[[], list[str]], seconds: float) -> None:
                 if not error.may_pass:
                     raise
                 display.console.print(Text(str(error)))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from regroup.converting.launch_command import (
     Launch,
     choose,
     folder_of,
+    read_chosen,
     read_launch,
     surroundings,
 )
@@ -67,10 +69,11 @@ def _convert(text: Text, options: ConvertOptions, reading: _Reading) -> Draft:
     chosen = choose(script)
     asked, words = _with_srun(asked, left, chosen, reading)
     reading.report(chosen.line, left)
-    variables, others = surroundings(script, chosen)
+    read = partial(read_launch, known={**script.variables, **asked.variables}, in_shell=True)
+    launch, steps = read_chosen(script, chosen, words, read)
+    variables, others = surroundings(script, chosen, steps)
     for line, sentence in others:
         reading.report(line, [sentence])
-    launch = read_launch(words, {**script.variables, **asked.variables}, in_shell=True)
     folder = launch.working_directory or folder_of(script, chosen) or asked.folder
     launch = replace(
         launch,
@@ -143,9 +146,11 @@ def _draft(asked: Allocation, launch: Launch, options: ConvertOptions, report: R
         report(left_out(f"--gpus={asked.gpus}", why))
     pod.image, pod.resources = asked.image, dict(asked.resources)
     pod.variables, pod.working_directory = dict(launch.variables), launch.working_directory
+    pod.code = launch.code
     put_size(draft, _size(asked, launch, report), launch, pod, report)
     pod.put(draft, launch.command)
-    draft.checks.append(_SCRIPT)
+    if launch.code is None:
+        draft.checks.append(_SCRIPT)
     return draft
 
 

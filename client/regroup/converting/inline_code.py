@@ -1,5 +1,5 @@
-"""Code in a command (`python -c CODE`), as the file of a ConfigMap that workers mount, because each
-rank runs a file. Pure.
+"""Code in a command (`python -c CODE`, or a script that it writes), as the file of a ConfigMap that
+workers mount, because each rank runs a file. Pure.
 
 Linux bounds a word of a command to 128 KiB, so that the code fits into a ConfigMap.
 """
@@ -44,20 +44,21 @@ def find_code(words: Sequence[str]) -> FoundCode | None:
     if flag is None:
         return None
     code, arguments = (flag[1], rest[1:]) if flag[1] else ("".join(rest[1:2]), rest[2:])
-    _require_file(code)
+    require_file(code, "the code of python -c")
     return FoundCode([words[0], f"{CODE_FOLDER}/{PROGRAM}", *arguments], code)
 
 
-def _require_file(code: str) -> None:
+def require_file(code: str, what: str) -> None:
+    """Raises ValueError for the text of a command that would be another one as a file."""
     if not code.strip():
-        raise ValueError("python -c has no code behind it: write it, or the name of a script")
+        raise ValueError(f"{what} is empty: write it, or the name of a script")
     if found := _REPLACED.search(code):
         raise ValueError(
-            f"the code of python -c has {found[0]} in it, which Kubernetes replaces in a command "
-            "and not in a file: read os.environ in the code"
+            f"{what} has {found[0]} in it, which Kubernetes replaces in a command and not in a "
+            "file: read os.environ in the code"
         )
     if "\0" in code or any("\ud800" <= character <= "\udfff" for character in code):
-        raise ValueError("the code of python -c has characters that no file of Python may have")
+        raise ValueError(f"{what} has characters that no file of Python may have")
 
 
 def code_name(job: str) -> str:

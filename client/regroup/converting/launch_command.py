@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from posixpath import normpath
 from typing import Literal
 
+from regroup.converting.inline_code import CODE_FOLDER, PROGRAM
 from regroup.converting.pod_template import is_of_ranks
 from regroup.converting.shell_text import KEYWORDS, LOOPS, Command, ShellText, is_plain
 from regroup.converting.source import Row, left_out
+from regroup.converting.written_script import require_not_written, written_files
 from regroup_operator.api.accelerate_flags import ACCELERATE, MODULES
 from regroup_operator.api.command_advice import (
     INTERPRETER,
@@ -33,7 +37,7 @@ _TORCHRUN_MODULES = (
     "torch.distributed.run", "torch.distributed.elastic", "torch.distributed.launch",
 )  # fmt: skip
 _OLD = "torch.distributed.launch"
-_TOOLS = {("-m", "pip"), ("-m", "venv")}
+_TOOLS = {("-m", "pip"), ("-m", "venv"), ("-m", "ensurepip")}
 _STOCK = "only launcher torchrun supports it"
 _ELSEWHERE = "another step: put it into the image or an init container"
 _INPUT = "ranks read no input: give the script the file's name"
@@ -60,6 +64,8 @@ class Launch:
     working_directory: str | None = None
     left: tuple[str, ...] = ()
     """Sentences about what was left out."""
+    code: str | None = None
+    """Of the script, where the command line writes it before it starts it."""
 
 
 def read_launch(
@@ -83,14 +89,40 @@ def _of_shell(words: Sequence[str], known: Mapping[str, str]) -> Launch:
         raise ValueError(f"{shorten(behind)} stands behind the line for a shell: write it into it")
     text = ShellText(line, known)
     chosen = choose(text)
-    launch = _of_words(list(chosen.words), True, text.variables)
-    variables, left = surroundings(text, chosen)
+    read = partial(_of_words, in_shell=True, known=text.variables)
+    launch, steps = read_chosen(text, chosen, chosen.words, read)
+    variables, left = surroundings(text, chosen, steps)
     return replace(
         launch,
         variables={**variables, **launch.variables},
         working_directory=folder_of(text, chosen),
         left=(*(sentence for _, sentence in left), *launch.left),
     )
+
+
+def read_chosen(
+    text: ShellText, chosen: Command, words: Sequence[str], read: Callable[[list[str]], Launch]
+) -> tuple[Launch, tuple[Command, ...]]:
+    """Read these words of the command that starts the ranks; and the steps before it that write
+    what it starts. Raises ValueError.
+    """
+    files = written_files(text.commands[: text.commands.index(chosen)])
+    marks = {path: f"{CODE_FOLDER}/{number}.py" for number, path in enumerate(files)}
+    marked = [marks.get(normpath(word), word) for word in words]
+    named = _file_of(read(marked)) if files else ""
+    file = next((files[path] for path, mark in marks.items() if mark == named), None)
+    if file is None:
+        require_not_written(named, files)
+        return read(list(words)), ()
+    program = f"{CODE_FOLDER}/{PROGRAM}"
+    own = [program if normpath(word) == file.path else word for word in words]
+    return replace(read(own), code=file.code()), file.steps
+
+
+def _file_of(launch: Launch) -> str:
+    """The file that the ranks run."""
+    named, *rest = _script(launch.command).arguments
+    return f"{rest[0].replace('.', '/')}.py" if named == "-m" else named
 
 
 def choose(text: ShellText) -> Command:
@@ -167,14 +199,18 @@ def _is_change(words: Sequence[str]) -> bool:
     return len(words) == 2 and words[0] == "cd" and words[1][:1] == "/" and is_plain(words[1])
 
 
-def surroundings(text: ShellText, chosen: Command) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """The variables that the script gives to a command, and what is left out of it, by line."""
+def surroundings(
+    text: ShellText, chosen: Command, taken: Sequence[Command] = ()
+) -> tuple[dict[str, str], list[tuple[int, str]]]:
+    """The variables that the script gives to a command, and what is left out of it, by line.
+    `taken`: steps that are not left out.
+    """
     found: dict[str, str] = {}
     left: list[tuple[int, str]] = []
     change = _change_before(text, chosen)
     for command in text.commands:
         sentences = [*_of_assignments(text, command, chosen, found)]
-        if command is not change:
+        if command is not change and command not in taken:
             sentences += _of_step(command, chosen)
         left += [(command.line, sentence) for sentence in sentences]
     return found, left

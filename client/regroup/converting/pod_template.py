@@ -18,7 +18,7 @@ _OPERATOR = "the operator sets it"
 _RANKS = "the job sets it for each rank"
 _MEETING = "the job brings its own rendezvous"
 _CODE = (
-    "spec.template.spec.volumes: the code of python -c is in a ConfigMap in front of the job: "
+    "spec.template.spec.volumes: the code of the command is in a ConfigMap in front of the job: "
     "create both (kubectl trainingjob submit -f, or kubectl apply -f)"
 )
 _MEETING_PORT = "pytorchjob-port"

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from regroup.converting.shell_arithmetic import compute
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _VARIABLE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}$`]*))?\}})")
-_HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)(\w+)\2")
 _QUOTES = re.compile(r"\\.|['\"]|(?:^|(?<=\s))#")
 """What begins or ends quotes, or does not although it looks so; and where a comment begins."""
 _MOST_QUOTED_LINES = 100
@@ -44,6 +44,16 @@ KEYWORDS = LOOPS | frozenset(
 
 
 @dataclass(frozen=True)
+class HereDocument:
+    """The text that follows a line with `<< WORD`, up to that word."""
+
+    text: str
+    """As it was written, with a newline behind each line."""
+    quoted: bool
+    """Whether the shell takes it as it is, without replacing anything."""
+
+
+@dataclass(frozen=True)
 class Command:
     """One simple command of a script."""
 
@@ -57,6 +67,8 @@ class Command:
     """Whether it is `export`: programs see the assignments."""
     redirected: tuple[str, ...] = ()
     """Words about files and pipes, which do not belong to the command."""
+    document: HereDocument | None = None
+    """What it reads, where that follows its line."""
 
 
 class ShellText:
@@ -70,8 +82,10 @@ class ShellText:
         self.commands = list(self._read(text))
 
     def _read(self, text: str) -> Iterator[Command]:
-        for line, logical in _logical_lines(text):
-            yield from self._read_line(line, logical)
+        for line, logical, document in _logical_lines(text):
+            for command in self._read_line(line, logical):
+                reads = document is not None and "<<" in command.redirected
+                yield replace(command, document=document) if reads else command
 
     def _read_line(self, line: int, text: str) -> Iterator[Command]:
         kept: list[str] = []
@@ -100,6 +114,8 @@ class ShellText:
                 assignments[word] = self.variables.get(word, f"${word}")
         if not rest:
             self._set(assignments)
+        if rest[:1] == ["read"]:
+            self._forget(rest[1:])
         return Command(line, text, tuple(rest), assignments, exports, tuple(redirected))
 
     def _set(self, assignments: Mapping[str, str]) -> None:
@@ -108,6 +124,11 @@ class ShellText:
                 self.variables[name] = value
             else:
                 self.variables.pop(name, None)
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """These variables have values now that nobody knows here."""
+        for name in names:
+            self.variables.pop(name, None)
 
     def _expand(self, text: str, kept: Sequence[str]) -> str:
         """The text with the values of variables and of `$((...))`, but within single quotes."""
@@ -160,13 +181,14 @@ def is_plain(value: str) -> bool:
     return "$" not in value and "`" not in value
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their number, joined where one ends with a backslash or within quotes, without
-    comments and without documents that follow a line.
+def _logical_lines(text: str) -> Iterator[tuple[int, str, HereDocument | None]]:
+    """Lines with their number and the document that follows them, joined where one ends with a
+    backslash or within quotes, without comments.
     """
-    lines, place = text.splitlines(), 0
+    lines, place = [line.removesuffix("\r") for line in text.split("\n")], 0
     while place < len(lines):
         number, whole = place + 1, lines[place]
+        document: HereDocument | None = None
         place += 1
         while whole.endswith("\\") and not whole.endswith("\\\\"):
             whole = whole[:-1] + " " + "".join(lines[place : place + 1])
@@ -176,9 +198,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if more := _lines_of_quote(whole, lines[place : place + _MOST_QUOTED_LINES]):
             whole, place = "\n".join([whole, *lines[place : place + more]]), place + more
         elif found := _HERE_DOCUMENT.search(whole):
-            ends = (n for n in range(place, len(lines)) if lines[n].strip() == found[2])
-            place = next(ends, len(lines)) + 1
-        yield number, whole
+            tabs = "\t" if found[1] else ""
+            ends = (n for n in range(place, len(lines)) if lines[n].lstrip(tabs) == found[3])
+            end = next(ends, len(lines))
+            body = "".join(f"{line.lstrip(tabs)}\n" for line in lines[place:end])
+            document, place = HereDocument(body, bool(found[2])), end + 1
+        yield number, whole, document
 
 
 def _lines_of_quote(line: str, following: Sequence[str]) -> int:

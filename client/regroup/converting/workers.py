@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regroup.converting.draft import ConvertOptions, Draft
-from regroup.converting.inline_code import find_code
+from regroup.converting.inline_code import find_code, require_file
 from regroup.converting.launch_command import Launch, read_launch
 from regroup.converting.pod_template import Pod
 from regroup.converting.source import Place, Source, left_out
@@ -42,10 +42,12 @@ def take_launch(source: Source, place: Place, pod: Pod, options: ConvertOptions)
     try:
         found = find_code(words)
         launch = read_launch(found.words if found else words)
+        if launch.code is not None:
+            require_file(launch.code, "the script that the command writes")
     except ValueError as error:
         problem = str(error) if pod.command or options.entrypoint else _NO_COMMAND
         raise source.refuse(place, problem) from None
-    pod.code = found.code if found else None
+    pod.code = found.code if found else launch.code
     for text in launch.left:
         source.remark(place, text)
     pod.variables = {**pod.variables, **launch.variables}

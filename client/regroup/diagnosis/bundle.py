@@ -40,10 +40,10 @@ class Bundle:
     """Path in the archive -> text."""
     missing: list[str] = field(default_factory=list)
 
-    def collect(self, operator: str, lines: int, now: datetime) -> dict[str, str]:
+    def collect(self, operator: str, lines: int) -> dict[str, str]:
         """All files; `lines` of each log. Raises ClusterError when the job cannot be read."""
         document = self.api.job(self.namespace, self.name)
-        job = read_job(document)
+        job, now = read_job(document), self.api.now()
         self._add("job.yaml", lambda: _yaml([document]))
         self._add("describe.txt", lambda: self._describe(job, now))
         self._add("why.txt", lambda: self._why(operator, now))
@@ -98,7 +98,7 @@ class Bundle:
         return _text(description_lines(job, events, now, _WIDTH))
 
     def _why(self, operator: str, now: datetime) -> str:
-        scene = gather(self.api, self.namespace, self.name, operator, now)
+        scene = gather(self.api, self.namespace, self.name, operator)
         return _text(why_lines(explain(scene, now), _WIDTH))
 
 

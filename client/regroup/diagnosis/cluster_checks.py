@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from regroup.kubernetes.cluster_errors import NOT_FOUND, ClusterError
 from regroup.kubernetes.job_record import time_of
 from regroup.kubernetes.pod_record import amount
 from regroup.kubernetes.quantities import age
@@ -60,6 +61,8 @@ class Selection:
     """None: they may not be read."""
     selectors: Sequence[MonitorSelector]
     """Of each Prometheus."""
+    gap: ClusterError | None = None
+    """Why these could not be read."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,14 @@ def definition(groups: Iterable[str]) -> Finding:
     return Finding("TrainingJobs", "fail", "the cluster does not know them", advice)
 
 
-def operator(lease: Object | None, gap: str, now: datetime) -> Finding:
-    """Whether an operator is at work, by its Lease. `gap`: why that could not be read."""
+def operator(lease: Object | None, gap: ClusterError | None, now: datetime) -> Finding:
+    """Whether an operator is at work, by its Lease. `gap`: why that could not be read. Without one,
+    no operator has ever been at work there.
+    """
     if lease is None:
         advice = "give its namespace by --operator-namespace, and look at its pods there"
-        return Finding("operator", "warn", f"its Lease could not be read: {gap}", advice)
+        state: State = "fail" if gap is not None and gap.status == NOT_FOUND else "warn"
+        return Finding("operator", state, f"its Lease could not be read: {gap}", advice)
     spec = lease.get("spec") or {}
     renewed, holder = time_of(spec.get("renewTime")), str(spec.get("holderIdentity") or "nobody")
     if renewed is None or (now - renewed).total_seconds() > RENEWED_SECONDS:
@@ -166,6 +172,9 @@ def monitoring(selection: Selection) -> Finding:
     if not selection.ours:
         advice = f"helm upgrade ... --set {selection.value}.enabled=true"
         return Finding(check, "warn", "the chart has made none", advice)
+    if selection.gap is not None:
+        found = f"unknown whether a Prometheus selects them: {selection.gap}"
+        return Finding(check, "warn", found, "ask whoever may list prometheuses")
     if not selection.selectors:
         found = "no Prometheus was found that could select them"
         return Finding(check, "warn", found, "install one, or ask whether it is elsewhere")
@@ -244,7 +253,7 @@ def queueing(groups: Iterable[str]) -> Finding:
     return Finding("Kueue", "warn", "installed; this release cannot queue jobs by it yet", advice)
 
 
-def claim(name: str, document: Object | None, gap: str) -> Finding:
+def claim(name: str, document: Object | None, gap: ClusterError | None) -> Finding:
     """The claim for checkpoints. `gap`: why it could not be read."""
     check = f"claim {name}"
     if document is None:

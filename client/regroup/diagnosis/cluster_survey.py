@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ _PART = "app.kubernetes.io/part-of=regroup"
 """Label of what the chart makes."""
 
 
-def survey(api: ClusterApi, namespace: str, operators: str, now: datetime) -> list[Finding]:
+def survey(api: ClusterApi, namespace: str, operators: str) -> list[Finding]:
     """All findings but those about storage. `operators`: the namespace of the operator. Raises
     ClusterError when nothing can be read.
     """
@@ -30,7 +29,7 @@ def survey(api: ClusterApi, namespace: str, operators: str, now: datetime) -> li
     return [
         checks.version(api.server_version()),
         checks.definition(groups),
-        checks.operator(lease, gap, now),
+        checks.operator(lease, gap, api.now()),
         checks.rights(namespace, {right: api.may(namespace, *right) for right in asked}),
         checks.gpus(nodes),
         *_monitoring(api, groups),
@@ -46,7 +45,7 @@ def read_claim(api: ClusterApi, namespace: str, name: str) -> Finding:
 def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
     if checks.MONITORING not in groups:
         return [checks.no_monitoring()]
-    prometheuses, _ = _try(lambda: api.monitoring_objects("prometheuses"))
+    prometheuses, gap = _try(lambda: api.monitoring_objects("prometheuses"))
     kinds = {
         "podmonitors": ("PodMonitor", "metrics.podMonitor", "podMonitorSelector"),
         "servicemonitors": ("ServiceMonitor", "metrics.serviceMonitor", "serviceMonitorSelector"),
@@ -59,6 +58,7 @@ def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
                 value,
                 _monitors(api, _try(partial(api.monitoring_objects, plural, _PART))[0]),
                 [_selector(prometheus, selector) for prometheus in prometheuses or ()],
+                gap,
             )
         )
         for plural, (what, value, selector) in kinds.items()
@@ -92,9 +92,9 @@ def _labels(document: Object) -> dict[str, str]:
     return (document.get("metadata") or {}).get("labels") or {}
 
 
-def _try(read: Callable[[], T]) -> tuple[T | None, str]:
+def _try(read: Callable[[], T]) -> tuple[T | None, ClusterError | None]:
     """What could be read, or why not."""
     try:
-        return read(), ""
+        return read(), None
     except ClusterError as error:
-        return None, str(error)
+        return None, error

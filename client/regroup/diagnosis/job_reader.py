@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from regroup.diagnosis.reader_pod import Reader, UnreadableJobError, reader_of, series_reader_of
 from regroup.diagnosis.short_pods import running_pods
 from regroup.kubernetes.cluster_api import ClusterApi
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, NOT_FOUND, ClusterError
+from regroup.kubernetes.pod_channels import CommandOutput
 from regroup.kubernetes.pod_record import PodRecord
 
-NOT_FOUND, FORBIDDEN = 404, 403
+READ_SECONDS = 30.0
+"""What a command may take whose output is short."""
 START_SECONDS = 300.0
 """For the pod to be placed, to pull its image and to mount the volume."""
 
@@ -33,6 +35,16 @@ def series_reader(api: ClusterApi, namespace: str, name: str) -> Reader:
     """As `checkpoint_reader`, for what the job's last coordinator has kept of its course."""
     document, pods = api.job(namespace, name), api.pods(namespace, name)
     return series_reader_of(document, pods, secrets.token_hex(4), datetime.now(UTC))
+
+
+def run_readers(
+    api: ClusterApi, namespace: str, name: str, readers: Sequence[Reader]
+) -> list[CommandOutput]:
+    """What the commands of some readers of a job write, in the pod of the first one. Raises
+    ClusterError and UnreadableJobError.
+    """
+    with running_reader(api, namespace, name, readers[0]) as pod:
+        return [api.run_in_pod(namespace, pod, one.command, READ_SECONDS) for one in readers]
 
 
 @contextmanager

@@ -29,25 +29,27 @@ def leads(pid):
 
 rank, found = sys.argv[1].encode(), []
 for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-    forked = text(pid, "comm").strip() == b"rank-" + rank and leads(pid)
-    if forked or b"RANK=" + rank in text(pid, "environ").split(b"\\0"):
+    if text(pid, "comm").strip() == b"rank-" + rank and leads(pid):
         found.append(pid)
 for pid in set(found) - {1, os.getpid()}:
     os.kill(pid, signal.SIGKILL)
     print(pid)
 """
 """Kills the processes of rank `argv[1]` and prints their ids. A rank of our launcher has its name
-and leads a process group; its children only have the name. One of torchrun has its number in RANK.
+and leads a process group; its children only have the name.
 """
 
 
 def pod_of_rank(job: JobRecord, pods: Sequence[PodRecord], rank: int) -> PodRecord | None:
-    """The pod in which a rank runs, as far as the status shows it: it has the first 64 workers."""
-    if not 0 <= rank < job.status.world_size:
-        return None
-    first = [w for w in job.status.workers if w.rank is not None and w.rank <= rank]
-    name = max(first, key=lambda worker: worker.rank or 0).pod if first else ""
-    return next((pod for pod in pods if pod.name == name and pod.role == WORKER), None)
+    """The pod in which a rank runs, as far as the status shows it: it has the first 64 workers, and
+    under launcher torchrun no ranks.
+    """
+    names = {
+        one.pod
+        for one in job.status.workers
+        if one.rank is not None and one.rank <= rank < one.rank + job.ranks_per_worker
+    }
+    return next((pod for pod in pods if pod.name in names and pod.role == WORKER), None)
 
 
 def kill_rank(api: CommandRunner, namespace: str, pod: PodRecord, rank: int) -> list[int]:

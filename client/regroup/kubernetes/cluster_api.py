@@ -11,6 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import Any
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
@@ -24,6 +27,7 @@ from regroup_operator.observe.bounded_json import MOST_BYTES, decode
 CONNECT_SECONDS = 10.0
 PAGE = 100
 """Objects that are read at once."""
+_AGREES_SECONDS = 2.0
 LONGEST_LINE = 8 * 1024 * 1024
 """Bytes. A longer line of a log comes in pieces."""
 _CUSTOM = {"group": GROUP, "version": VERSION, "plural": PLURAL}
@@ -42,6 +46,34 @@ class LogQuery:
     """The log is cut after so many."""
 
 
+class ServerClock:
+    """The time of the API server, by the `Date` of its answers: this machine's may be wrong, and
+    what is in objects is by clocks of the cluster.
+    """
+
+    def __init__(self) -> None:
+        self._read: tuple[datetime, float] | None = None
+        """A time of the server, and what the monotonic clock of this machine had then."""
+
+    def on_answer(self, date: str | None) -> None:
+        """An answer had this header. It counts whole seconds, so that one that agrees changes
+        nothing: the time between two looks is exact.
+        """
+        try:
+            time = parsedate_to_datetime(date or "").astimezone(UTC)
+        except (ValueError, OverflowError):
+            return
+        if self._read is None or abs((time - self.now()).total_seconds()) > _AGREES_SECONDS:
+            self._read = time, monotonic()
+
+    def now(self) -> datetime:
+        """That of this machine before the first answer."""
+        if self._read is None:
+            return datetime.now(UTC)
+        time, since = self._read
+        return time + timedelta(seconds=monotonic() - since)
+
+
 class ClusterApi:
     """A connection to one API server, as the user of the kubeconfig."""
 
@@ -53,6 +85,7 @@ class ClusterApi:
         self._api = target.connect()
         self._custom = client.CustomObjectsApi(self._api)
         self._timeout = timeout_seconds
+        self._clock = ServerClock()
 
     @functools.cached_property
     def _core(self) -> Any:
@@ -64,6 +97,10 @@ class ClusterApi:
     def close(self) -> None:
         """Close its connections; no other method may be called afterwards."""
         self._api.close()
+
+    def now(self) -> datetime:
+        """The time of the API server, as far as it has answered yet."""
+        return self._clock.now()
 
     # --- TrainingJobs -----------------------------------------------------------------------------
 
@@ -284,9 +321,9 @@ class ClusterApi:
     def _ask(self, asked: Request, call: Callable[..., Any], **options: Any) -> Object:
         with self._explained(asked):
             timeout = (min(CONNECT_SECONDS, self._timeout), self._timeout)
-            return _object(
-                asked, call(_preload_content=False, _request_timeout=timeout, **options).data
-            )
+            answer = call(_preload_content=False, _request_timeout=timeout, **options)
+            self._clock.on_answer(answer.headers.get("Date"))
+            return _object(asked, answer.data)
 
     def _list(self, asked: Request, call: Callable[..., Any], **options: Any) -> list[Object]:
         """All pages of a collection."""

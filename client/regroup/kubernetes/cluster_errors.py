@@ -10,6 +10,8 @@ from regroup_trainer.protocol.message import printable
 
 NO_ANSWER = 0
 """Stands for the status of a request that got no answer."""
+NOT_FOUND = 404
+"""The status where there is no such object."""
 FORBIDDEN = 403
 """The status where the user lacks a right."""
 _SEVERAL_CAUSES = 2
@@ -55,7 +57,7 @@ class Request:
 def refusal(request: Request, status: int, body: str | None) -> ClusterError:
     """The error for an answer that is no success. `body`: what the API server wrote."""
     message, details = _read(body)
-    if status == 404:
+    if status == NOT_FOUND:
         return ClusterError(_not_found(request, message, details), status)
     reason = "; ".join(_causes(details)) or message or f"HTTP status {status}"
     advice = _ADVICE.get(status) or (_ADVICE[429] if status >= 500 else "")

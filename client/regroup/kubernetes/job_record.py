@@ -55,6 +55,12 @@ class JobRecord:
         return _number(self.spec.get("replicas"), 1)
 
     @property
+    def ranks_per_worker(self) -> int:
+        """Of each worker that takes part; 1 while none does."""
+        ready = self.status.ready_replicas
+        return max(1, self.status.world_size // ready) if ready else 1
+
+    @property
     def bounds(self) -> tuple[int, int]:
         """The fewest and the most workers."""
         elastic = self.section("elasticPolicy")

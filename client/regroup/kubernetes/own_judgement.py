@@ -22,6 +22,8 @@ _UNSTARTED = {
     "RunContainerError": "CreateContainerError",
 }
 """Why a container waits, as the kubelet says -> as the operator does."""
+_ENDED = ("Succeeded", "Failed")
+"""Phases of pods that no quota counts."""
 Finding = tuple[str, str]
 """Reason and sentence."""
 Find = Callable[[Sequence[PodRecord], Sequence[EventRecord]], Finding | None]
@@ -36,13 +38,26 @@ def own_judgement(
     return next((finding for finding in found if finding), _nothing(pods))
 
 
-def reason_of_missing(pods: Sequence[PodRecord], quotas: Sequence[QuotaRecord]) -> str | None:
-    """What keeps a worker from running until somebody acts; None where nothing is known to."""
+def reason_of_missing(
+    wanted: int, pods: Sequence[PodRecord], quotas: Sequence[QuotaRecord]
+) -> str | None:
+    """What keeps one of the wanted workers from running until somebody acts; None where nothing is
+    known to. A quota that is used up only hinders pods that are still to be made.
+    """
     waiting = [pod for pod in pods if not pod.deleting]
     found = next((finding for find in _LASTING if (finding := find(waiting, ()))), None)
     if found is not None:
         return found[0]
-    return "QuotaExceeded" if any(quota.used_up for quota in quotas) else None
+    counted = [pod for pod in pods if pod.role == WORKER and pod.phase not in _ENDED]
+    full = any(_bounds_pods(what) for quota in quotas for what in quota.used_up)
+    return "QuotaExceeded" if len(counted) < wanted and full else None
+
+
+def _bounds_pods(used_up: str) -> bool:
+    """Whether a quota that is used up lets no more pods be made."""
+    resource = used_up.partition(" ")[0]
+    amounts = resource.startswith(("requests.", "limits.")) and resource != "requests.storage"
+    return amounts or resource in ("pods", "count/pods", "cpu", "memory")
 
 
 def _image(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:

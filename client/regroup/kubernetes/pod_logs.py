@@ -1,6 +1,7 @@
 """`logs`: the lines of all workers of a job as they come, each with its rank or pod in front.
 
-Agents already put `rank N: ` before what a rank writes. Other lines get the name of their pod.
+Agents already put `rank N: ` before what a rank writes, under torchrun the program beside the rank.
+Other lines get the name of their pod.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import WORKER
 
 _RANK = re.compile(r"rank (\d+): ")
+_PLANNED = ("preemption", "resize")
+"""Causes of a recovery without a failure."""
 LOOK_SECONDS = 2.0
 """Pause between two looks for pods that have replaced others."""
 _QUEUED = 10_000
@@ -41,7 +44,7 @@ class LogLine:
 
     pod: str
     rank: int | None
-    """None: the agent wrote it, or it is not known which rank did."""
+    """None: the agent or torchrun wrote it."""
     text: str
     """Without the rank in front."""
 
@@ -63,36 +66,31 @@ class Choice:
 
     rank: int | None = None
     failed: bool = False
-    """Only of pods in which a container failed."""
-    prefixed: bool = True
-    """Whether agents put the rank in front: not under launcher torchrun."""
+    """Only of pods in which a container or a rank failed."""
     form: Callable[[LogLine], str] = attrgetter("named")
     """What is printed of a line."""
 
     def pods(self, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
-        """The pods whose logs are read. Under torchrun that of a rank is known by the status."""
-        chosen = [pod for pod in pods if pod.failed or (not self.failed and pod.role == WORKER)]
-        if self.rank is None or self.prefixed:
-            return chosen
-        first = max(
-            (w for w in job.status.workers if w.rank is not None and w.rank <= self.rank),
-            key=lambda w: w.rank or 0,
-            default=None,
-        )
-        return [pod for pod in chosen if first is not None and pod.name == first.pod]
+        """The pods whose logs are read. Which of them a rank was in is known by its lines."""
+        failed = _pods_of_failed_ranks(job)
+        return [
+            pod
+            for pod in pods
+            if pod.failed or pod.name in failed or (not self.failed and pod.role == WORKER)
+        ]
 
     def shown(self, pod: str, line: str) -> str | None:
         """The line as it is printed; None where it is not."""
-        found = _RANK.match(line) if self.prefixed else None
+        found = _RANK.match(line)
         rank = int(found[1]) if found else None
-        if self.rank not in (None, rank) and self.prefixed:
+        if self.rank not in (None, rank):
             return None
         return self.form(LogLine(pod, rank, line[found.end() :] if found else line))
 
 
-def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:
-    """What the options choose for this job."""
-    return Choice(rank, failed, prefixed=not job.uses_torchrun)
+def _pods_of_failed_ranks(job: JobRecord) -> set[str]:
+    """A pod runs on when one of its ranks has failed, which the status remembers."""
+    return {one.pod for one in job.status.recoveries if one.cause not in _PLANNED}
 
 
 def queries(pod: PodRecord, wanted: LogQuery) -> list[LogQuery]:

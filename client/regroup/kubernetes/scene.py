@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from regroup.kubernetes.cluster_api import ClusterApi
-from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.cluster_errors import FORBIDDEN, NOT_FOUND, ClusterError
 from regroup.kubernetes.event_record import EventRecord, belongs, read_events
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_node, read_pods, read_quota
@@ -18,15 +17,14 @@ from regroup_operator.api.resource import KIND
 T = TypeVar("T")
 NODES_READ = 16
 LEASE = "regroup-operator"
-_NOT_FOUND = 404
 _GAPS = {
-    403: "your role may not read this",
-    _NOT_FOUND: "not found (see --operator-namespace)",
+    FORBIDDEN: "your role may not read this",
+    NOT_FOUND: "not found (see --operator-namespace)",
 }
 """Status of a refusal -> words for it."""
 
 
-def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datetime) -> Scene:
+def gather(api: ClusterApi, namespace: str, name: str, operator: str) -> Scene:
     """The scene of one job. `operator`: the namespace of the operator. Raises ClusterError when the
     job itself cannot be read.
     """
@@ -38,12 +36,13 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datet
     lease = _try("Lease of the operator", gaps, lambda: api.lease(operator, LEASE))
     return Scene(
         job=job,
-        operator=operator_sign(job, lease, pods, events, now),
+        operator=operator_sign(job, lease, pods, events, api.now()),
         pods=pods,
         events=events,
         nodes=_nodes(api, job, pods, gaps),
         quotas=quotas,
         gaps=gaps,
+        operator_namespace=operator,
     )
 
 
@@ -84,7 +83,7 @@ def _node(api: ClusterApi, name: str) -> NodeRecord:
     try:
         return read_node(api.node(name))
     except ClusterError as error:
-        if error.status != _NOT_FOUND:
+        if error.status != NOT_FOUND:
             raise
         return NodeRecord(name, ("it does not exist any more",))
 

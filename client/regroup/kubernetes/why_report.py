@@ -61,6 +61,7 @@ class Scene:
     nodes: Sequence[NodeRecord] = ()
     quotas: Sequence[QuotaRecord] = ()
     gaps: Sequence[str] = ()
+    operator_namespace: str = "regroup-system"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
     if scene.operator.state == "away" and not job.has_ended:
         judge = "kubectl trainingjob"
         reason, message = own_judgement(scene.pods, scene.events, now)
-        heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
+        heals, what_to_do = HEALS["no"], _OPERATOR_AWAY.format(scene.operator_namespace)
     else:
         reason, message, heals, what_to_do = _by_the_operator(scene, now)
     message, _, written = message.partition("\n")
@@ -167,7 +168,7 @@ def explain(scene: Scene, now: datetime) -> WhyReport:
 
 
 _OPERATOR_AWAY = (
-    "start the operator again (kubectl get pods -n regroup-system): without it no pod is replaced; "
+    "start the operator again (kubectl get pods -n {}): without it no pod is replaced; "
     "workers that train go on"
 )
 
@@ -195,7 +196,10 @@ def _by_the_operator(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         reason, message = ready.reason, ready.message or job.status.message
         if advice(reason, job.name).heals != "no":  # it waits for the next try, which fails as well
             reason, message = _repeated_failures(job) or (reason, message)
-    cause = reason_of_missing(scene.pods, scene.quotas) if reason == WORKERS_MISSING else reason
+    if reason == WORKERS_MISSING:
+        cause = reason_of_missing(job.replicas, scene.pods, scene.quotas)
+    else:
+        cause = reason
     found = advice(cause or reason, job.name, job.status.suspected_nodes)
     return reason, message, HEALS[found.heals], found.what_to_do
 
@@ -214,7 +218,7 @@ def _not_observed(scene: Scene, now: datetime) -> tuple[str, str, str, str]:
         message = "no operator has looked at this job yet"
         return "NotObserved", message, HEALS["maybe"], "look again in a minute"
     message = f"the operator is at work, and this job, created {ago(created, now)}, has no status"
-    return "NotObserved", message, HEALS["no"], _NO_STATUS
+    return "NotObserved", message, HEALS["no"], _NO_STATUS.format(scene.operator_namespace)
 
 
 _STATUS_REFUSED = (
@@ -223,7 +227,7 @@ _STATUS_REFUSED = (
     "or install the definition of TrainingJobs of the operator's release; it then goes on by itself"
 )
 _NO_STATUS = (
-    "look for this job in the operator's log (kubectl logs -n regroup-system -l "
+    "look for this job in the operator's log (kubectl logs -n {} -l "
     "app.kubernetes.io/name=regroup-operator): it may lack the right to patch trainingjobs/status, "
     "or an admission policy may refuse it"
 )

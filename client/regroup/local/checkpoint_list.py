@@ -16,6 +16,8 @@ from regroup_trainer.protocol.message import printable
 MODULE = "regroup_trainer.checkpoint"
 CHECKPOINTS = "checkpoints"
 """In a job's folder."""
+LIST_COMMAND = ("list", "--json")
+"""Words behind the module, without the folder: all checkpoints, the newest first."""
 EXPORT_COMMAND = ("export", "--out", "-")
 """Words behind the module: the weights as one file of safetensors, on standard output."""
 _EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)

@@ -57,8 +57,8 @@ class Job(ABC):
 
     @abstractmethod
     def checkpoints(self) -> list[SavedCheckpoint]:
-        """Its checkpoints, the newest first. On a cluster a worker lists them: while none runs, as
-        of a job that is suspended or has ended, only the newest is known, whatever the volume has.
+        """Its checkpoints, the newest first. On a cluster a worker lists them, or a pod of the
+        moment where the job is suspended or has ended. Who may make no pod sees the newest alone.
         """
 
     def load_state_dict(self, step: int | None = None, *, max_bytes: int = MOST_BYTES) -> StateDict:

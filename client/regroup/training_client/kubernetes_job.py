@@ -10,17 +10,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from regroup.diagnosis.job_reader import checkpoint_reader, running_reader
-from regroup.diagnosis.kept_series import READ_SECONDS, RESTS, kept_series
+from regroup.diagnosis.job_reader import (
+    READ_SECONDS,
+    checkpoint_reader,
+    run_readers,
+    running_reader,
+)
+from regroup.diagnosis.kept_series import RESTS, kept_series
 from regroup.diagnosis.reader_pod import LIFE_SECONDS, UnreadableJobError, with_step
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
+from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.job_record import JobRecord, read_job
 from regroup.kubernetes.job_watch import Clock, follow
-from regroup.kubernetes.pod_channels import CommandStream
-from regroup.kubernetes.pod_logs import Follower, choose, read_logs
+from regroup.kubernetes.pod_channels import CommandOutput, CommandStream
+from regroup.kubernetes.pod_logs import Choice, Follower, read_logs
 from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.local.checkpoint_list import (
     EXPORT_COMMAND,
+    LIST_COMMAND,
     SavedCheckpoint,
     directory_of,
     only_newest,
@@ -53,10 +60,9 @@ class KubernetesJob(Job):
 
     def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[str]:
         """The logs of its workers' pods, as long as these are there."""
-        job, query = self._record(), LogQuery(follow=follow)
-        choice = choose(job, rank, failed=False)
+        choice, query = Choice(rank), LogQuery(follow=follow)
         if not follow:
-            pods = choice.pods(job, self._pods())
+            pods = choice.pods(self._record(), self._pods())
             return read_logs(self.api, self.namespace, pods, choice, query, log.warning)
         return Follower(
             self.api, lambda: (self._record(), self._pods()), choice, query, log.warning
@@ -94,17 +100,23 @@ class KubernetesJob(Job):
         self._set_suspend(False)
 
     def checkpoints(self) -> list[SavedCheckpoint]:
-        """All, as a worker's pod lists them; the newest alone while none runs, from the status."""
-        newest, pod = self.status.checkpoint, self._running(WORKER)
-        directory = directory_of(newest)
-        if directory is None or pod is None:
-            return only_newest(newest)
-        words = worker_command(pod.command, directory)
-        done = self.api.run_in_pod(self.namespace, pod, words, READ_SECONDS)
-        if done.exit_code:
-            reason = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
-            raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {reason}")
-        return checkpoints_of(done.stdout)
+        """All, as a worker's pod lists them, or a pod of the moment while the job rests; from the
+        status the newest alone where there is no such pod.
+        """
+        status, pod = self.status, self._running(WORKER)
+        directory = directory_of(status.checkpoint)
+        if directory is not None and pod is not None:
+            words = worker_command(pod.command, directory)
+            done = self.api.run_in_pod(self.namespace, pod, words, READ_SECONDS)
+            return _listed(done, f"pod {pod.name}")
+        if directory is not None and status.phase in RESTS:
+            try:
+                reader = checkpoint_reader(self.api, self.namespace, self.name, LIST_COMMAND)
+                (done,) = run_readers(self.api, self.namespace, self.name, [reader])
+                return _listed(done, "its reader")
+            except ClusterError as error:  # who may read jobs may not always make pods
+                log.warning("checkpoints: only the newest is shown: %s", error)
+        return only_newest(status.checkpoint)
 
     @contextmanager
     def _weights(self, step: int | None) -> Iterator[WeightStream]:
@@ -153,6 +165,14 @@ def _as_client_error() -> Iterator[None]:
         yield
     except UnreadableJobError as error:
         raise TrainingClientError(str(error)) from None
+
+
+def _listed(done: CommandOutput, where: str) -> list[SavedCheckpoint]:
+    """What the command has listed. Raises TrainingClientError."""
+    if done.exit_code:
+        reason = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
+        raise TrainingClientError(f"checkpoints: {where} cannot list them: {reason}")
+    return checkpoints_of(done.stdout)
 
 
 def _ending(stream: CommandStream) -> Ending:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from regroup.diagnosis.kept_series import kept_series, may_have_kept_series
-from regroup.diagnosis.live_progress import live_steps
+from regroup.diagnosis.kept_series import kept_course, may_have_kept_series
+from regroup.diagnosis.live_progress import live_steps, with_live_progress
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, read_job
-from regroup.kubernetes.pod_logs import choose, read_logs
+from regroup.kubernetes.pod_channels import CommandOutput
+from regroup.kubernetes.pod_logs import Choice, read_logs
 from regroup.kubernetes.pod_record import PodRecord, newest_running, read_pods
 from regroup.kubernetes.scene import events_of_job
 from regroup.local.checkpoint_list import (
@@ -46,7 +48,20 @@ MOST_LOG_BYTES = 4 * 1024 * 1024
 """Of each of them."""
 MOST_KEPT = 16
 """Jobs whose series from the volume are remembered."""
+READS_VOLUME = "Read loss and checkpoints from the volume"
+"""The button of the page that has `kept_series` read."""
 _IDENTIFIER = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the volume of a job that rests had."""
+
+    rest: object
+    """Which rest of the job it was."""
+    points: Sequence[SeriesPoint]
+    checkpoints: CommandOutput | None
+    """What lists them; None before the first one."""
 
 
 class ClusterSource:
@@ -57,8 +72,8 @@ class ClusterSource:
         self._namespace = namespace
         where = "all namespaces" if namespace is None else f"namespace {namespace}"
         self.title = f"TrainingJobs in {where}"
-        self._kept: dict[str, tuple[object, Sequence[SeriesPoint]]] = {}
-        """Identifier -> which rest of the job it was, and what its volume had; oldest first."""
+        self._kept: dict[str, _Kept] = {}
+        """By identifier; the oldest first."""
 
     def jobs(self) -> dict[str, JobRecord]:
         """As `get` lists them, by `namespace/name`."""
@@ -66,9 +81,12 @@ class ClusterSource:
         return {f"{job.namespace}/{job.name}": job for job in found}
 
     def view(self, identifier: str) -> JobView:
-        """As `describe` shows it, and the steps of workers as the coordinator knows them."""
+        """As `describe` shows it, with the progress of this second and the steps of workers where
+        ranks and coordinator can be asked for them.
+        """
         namespace, name = self._place(identifier)
-        job = read_job(self._api.job(namespace, name))
+        seen = read_job(self._api.job(namespace, name))
+        (job,), _ = with_live_progress(self._api, [seen], self._api.now())
         left_out = max(0, job.status.replicas - len(job.status.workers))
         events = self._events(job)
         steps = live_steps(self._api, job)
@@ -83,66 +101,69 @@ class ClusterSource:
         namespace, name = self._place(identifier)
         pod = newest_running(self._pods(namespace, name), COORDINATOR)
         if pod is None:
-            return self._remembered(identifier)
+            return kept.points if (kept := self._remembered(identifier)) else ()
         return _points(
             self._api.get_of_pod(namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, POD_SECONDS)
         )
 
     def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
-        """By a pod of the moment that has the job's claim, once as long as the job rests."""
+        """By a pod of the moment that has the job's claim, once as long as the job rests. It lists
+        the checkpoints too.
+        """
         namespace, name = self._place(identifier)
-        if remembered := self._remembered(identifier):
-            return remembered
-        rest = _rest(read_job(self._api.job(namespace, name)))
-        if rest is None:
+        if (kept := self._remembered(identifier)) and kept.points:
+            return kept.points
+        job = read_job(self._api.job(namespace, name))
+        if (rest := _rest(job)) is None:
             raise SourceError(f"job {name} trains, or has not trained yet")
-        points = _points(kept_series(self._api, namespace, name))
+        has_checkpoint = job.status.checkpoint.last_step is not None
+        course = kept_course(self._api, namespace, name, with_checkpoints=has_checkpoint)
+        points = _points(course.series)
         self._kept.pop(identifier, None)
-        self._kept[identifier] = rest, points
+        self._kept[identifier] = _Kept(rest, points, course.checkpoints)
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         return points
 
-    def _remembered(self, identifier: str) -> Sequence[SeriesPoint]:
-        """Those of this rest of the job: it may have trained on since they were read."""
-        if (found := self._kept.get(identifier)) is None:
-            return ()
-        rest, points = found
-        return points if _rest(read_job(self._api.job(*self._place(identifier)))) == rest else ()
+    def _remembered(self, identifier: str) -> _Kept | None:
+        """What was read of this rest of the job: it may have trained on since."""
+        found = self._kept.get(identifier)
+        if found is None or _rest(read_job(self._api.job(*self._place(identifier)))) != found.rest:
+            return None
+        return found
 
     def checkpoints(self, identifier: str) -> CheckpointView:
-        """All, as a worker's pod lists them; the newest alone where none does, and why."""
-        namespace, name = self._place(identifier)
-        newest = read_job(self._api.job(namespace, name)).status.checkpoint
+        """All, as a worker's pod lists them, or one of the moment did that `kept_series` made; the
+        newest alone where none does, and why.
+        """
+        job = read_job(self._api.job(*self._place(identifier)))
+        newest = job.status.checkpoint
         directory = directory_of(newest)
         if directory is None:
             return CheckpointView(only_newest(newest))
         try:
-            return CheckpointView(self._listed(namespace, name, directory))
+            if (kept := self._remembered(identifier)) and kept.checkpoints:
+                return CheckpointView(_listed(kept.checkpoints, "its reader"))
+            return CheckpointView(self._listed_by_worker(job, directory))
         except (ClusterError, SourceError) as error:  # who may read jobs may not always reach pods
             note = f"only the newest is shown: {error}"
             return CheckpointView(only_newest(newest), note)
 
-    def _listed(self, namespace: str, name: str, directory: str) -> Sequence[SavedCheckpoint]:
+    def _listed_by_worker(self, job: JobRecord, directory: str) -> Sequence[SavedCheckpoint]:
         """What a worker's pod lists. Raises ClusterError or SourceError."""
-        pod = newest_running(self._pods(namespace, name), WORKER)
+        pod = newest_running(self._pods(job.namespace, job.name), WORKER)
         if pod is None:
-            raise SourceError("no worker runs that could list the others")
+            hint = f'; "{READS_VOLUME}" lists them' if may_have_kept_series(job) else ""
+            raise SourceError(f"no worker runs that could list the others{hint}")
         words = worker_command(pod.command, directory)
-        done = self._api.run_in_pod(namespace, pod, words, POD_SECONDS)
-        if done.exit_code:
-            reason = error_of(done.stderr, done.exit_code)
-            raise SourceError(f"pod {pod.name} cannot list them: {reason}")
-        try:
-            return read_list(done.stdout)
-        except ValueError:
-            raise SourceError("what a worker lists cannot be read: use its release") from None
+        done = self._api.run_in_pod(job.namespace, pod, words, POD_SECONDS)
+        return _listed(done, f"pod {pod.name}")
 
     def logs(self, identifier: str, rank: int | None) -> LogTail:
         """An equal share of the newest lines of each worker's pod."""
         namespace, name = self._place(identifier)
         job, notes = read_job(self._api.job(namespace, name)), list[str]()
-        choice = choose(job, rank, failed=False)
+        choice = Choice(rank)
         pods = _with_rank(job, rank, choice.pods(job, self._pods(namespace, name)))
         if left_out := max(0, len(pods) - MOST_PODS):
             notes.append(f"{left_out} of {len(pods)} pods are left out: give a rank")
@@ -180,6 +201,17 @@ def _rest(job: JobRecord) -> object:
     return job.created, job.status.progress.step, job.status.rendezvous_generation
 
 
+def _listed(done: CommandOutput, where: str) -> Sequence[SavedCheckpoint]:
+    """What the trainer's command has listed. Raises SourceError."""
+    if done.exit_code:
+        reason = error_of(done.stderr, done.exit_code)
+        raise SourceError(f"{where} cannot list them: {reason}")
+    try:
+        return read_list(done.stdout)
+    except ValueError:
+        raise SourceError("what a worker lists cannot be read: use its release") from None
+
+
 def _points(text: str) -> Sequence[SeriesPoint]:
     try:
         return Series.model_validate_json(text).points
@@ -190,7 +222,7 @@ def _points(text: str) -> Sequence[SeriesPoint]:
 def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
     """The workers that the status lists, with the steps that are known."""
     status = job.status
-    ranks = _ranks_per_worker(job)
+    ranks = job.ranks_per_worker
     slow = {one.rank: f"{one.percent:.0f}% slower than the others" for one in status.stragglers}
 
     def note(first: int | None) -> str:
@@ -213,14 +245,9 @@ def worker_rows(job: JobRecord, steps: Mapping[int, int]) -> list[WorkerRow]:
     ]
 
 
-def _ranks_per_worker(job: JobRecord) -> int:
-    status = job.status
-    return max(1, status.world_size // status.ready_replicas) if status.ready_replicas else 1
-
-
 def _with_rank(job: JobRecord, rank: int | None, pods: list[PodRecord]) -> list[PodRecord]:
     """The pod that has the rank, where the status says so: it lists 64 workers."""
-    ranks = _ranks_per_worker(job)
+    ranks = job.ranks_per_worker
     named = {
         one.pod
         for one in job.status.workers

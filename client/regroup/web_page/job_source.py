@@ -89,7 +89,7 @@ class JobSource(Protocol):
 
     def kept_series(self, identifier: str) -> Sequence[SeriesPoint]:
         """The same of a job that rests, as it lies on the volume. It may take minutes, and what
-        must be started for it. `series` has these points afterwards.
+        must be started for it. `series` has these points afterwards, and `checkpoints` all.
         """
 
     def checkpoints(self, identifier: str) -> CheckpointView:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.quantities import count
 from regroup.local.checkpoint_list import (
     CHECKPOINTS,
     MODULE,
@@ -56,8 +57,11 @@ class LocalSource:
         """Name -> what the view was made of, and the view: most runs have ended."""
 
     def jobs(self) -> dict[str, JobRecord]:
-        """By the names of their folders."""
-        folders = self._folders()
+        """By the names of their folders. The title says how many older ones are left out."""
+        runs = self._runs()
+        folders, left_out = _newest(runs), max(0, len(runs) - MOST_FOLDERS)
+        older = f", without {count(left_out, 'older one', 'older ones')}" if left_out else ""
+        self.title = f"Runs in {self._folder}{older}"
         self._known = {name: known for name, known in self._known.items() if name in folders}
         return {name: self._view(name, path).record for name, path in folders.items()}
 
@@ -122,23 +126,26 @@ class LocalSource:
 
     def _path(self, identifier: str) -> Path:
         """Never a path that was asked for: one that was found."""
-        path = self._folders().get(identifier)
+        path = _newest(self._runs()).get(identifier)
         if path is None:
             raise NoSuchJobError(f"{self._folder} has no run {identifier!r}: it was removed?")
         return path
 
-    def _folders(self) -> dict[str, Path]:
-        """The newest runs."""
+    def _runs(self) -> list[Path]:
+        """The folders of all runs."""
         if _is_run(self._folder):
-            return {self._folder.name: self._folder}
+            return [self._folder]
         try:
-            found = [path for path in self._folder.iterdir() if _is_run(path)]
+            return [path for path in self._folder.iterdir() if _is_run(path)]
         except FileNotFoundError:
-            return {}  # the first run makes it
+            return []  # the first run makes it
         except OSError as error:
             raise SourceError(f"{self._folder} cannot be read: {error.strerror}") from None
-        newest = sorted(found, key=_written)[-MOST_FOLDERS:]
-        return {path.name: path for path in newest}
+
+
+def _newest(runs: Sequence[Path]) -> dict[str, Path]:
+    """The newest runs, by the names of their folders."""
+    return {path.name: path for path in sorted(runs, key=_written)[-MOST_FOLDERS:]}
 
 
 def _is_run(path: Path) -> bool:

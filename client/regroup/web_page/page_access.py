@@ -39,8 +39,9 @@ class PageAccess:
         return f"regroup-ui-{self.port}"
 
     def is_own_host(self, host: str) -> bool:
-        """Whether the Host header names this server."""
-        return host in (f"127.0.0.1:{self.port}", f"localhost:{self.port}")
+        """Whether the Host header names this server. Browsers leave out the port 80."""
+        ports = (f":{self.port}", *([""] if self.port == 80 else []))
+        return host in {f"{name}{port}" for name in ("127.0.0.1", "localhost") for port in ports}
 
     def is_own_page(self, site: str | None) -> bool:
         """Whether the page itself asks, or the user, as the Sec-Fetch-Site header of browsers says.

@@ -68,6 +68,7 @@ class PageAnswers:
         key = ("kept series", identifier)
         read = partial(self._source.kept_series, identifier)
         points = await self._recent(key, read, 0.0, self._slow_threads)
+        self._kept.pop(("checkpoints", identifier), None)  # the source knows more of them now
         return _encoded(page_data.series_columns(points))
 
     async def checkpoints(self, identifier: str) -> bytes:

@@ -26,6 +26,7 @@ from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.converting.inline_code import code_map, mount_code
 from regroup.kubernetes.job_description import EVENTS_SHOWN
+from regroup_operator.api.names import labels
 from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.api.timestamps import format_time
 from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
@@ -498,6 +499,7 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
     make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
     file = tmp_path / "ticket.tar.gz"
+    file.touch(mode=0o644)
     text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
     assert text.endswith(f"{file}: 9 files\n")
     assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
@@ -569,7 +571,23 @@ def test_a_rank_is_killed_in_its_pod_after_a_yes(server: ApiServer, gpt: Namespa
         report = json.loads(run(gpt, *command, "1", "--yes", "-o", "json").stdout)
         assert (report["pods"], report["rank"], report["processes"]) == (["gpt-w1-1"], 1, [17])
         assert run(gpt, *command, "1", "--yes", "-o", "name").stdout == "pod/gpt-w1-1\n"
-        assert "no pod of gpt is known to run rank 7 (of 3)" in good(run(gpt, *command, "7"), 1)
+        assert "no pod of gpt is known to run rank 7 (of 3;" in good(run(gpt, *command, "7"), 1)
+
+
+def test_what_fails_under_torchrun_is_a_pod(team: Namespace) -> None:
+    container = {"name": "trainer", "command": ["torchrun", "train.py"]}
+    spec = {"launcher": "torchrun", "template": {"spec": {"containers": [container]}}}
+    assert team.create(spec, name="stock").status == 201
+    pod = {
+        "metadata": {"name": "stock-s1", "labels": labels("stock", "store")},
+        "spec": {"containers": [{"name": "store", "image": "x"}]},
+    }
+    assert team.api.request("POST", team.core("pods"), pod).status == 201
+    command = ("simulate-failure", "stock")
+    refused = good(run(team, *command, "--rank", "1"), 1)
+    assert "only torchrun knows which pod runs rank 1: give --pod" in refused
+    asked = good(run(team, *command, "--pod", "stock-s1", stdin="n\n"), 1)
+    assert "All ranks start again" in asked
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def test_what_a_line_for_a_shell_sets_wins_over_the_container() -> None:
     ("command", "expected"),
     [
         (["torchrun", "--no-python", "python", "-c", "pass"], "names no file that each rank"),
-        (["python", "-c"], "has no code behind it"),
+        (["python", "-c"], "the code of python -c is empty"),
         (["python", "-c", "print('$(HOME)')"], "has $(HOME) in it"),
         (["python", "-c", "print('a\0')"], "no file of Python may have"),
         (["deepspeed", "train.py"], "starts ranks itself"),

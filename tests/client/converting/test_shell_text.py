@@ -30,7 +30,10 @@ def commands(text: str, **known: str) -> list[tuple[str, ...]]:
         ("export X=1 Y=2\na $Y", [("a", "2")]),
         ("a > log 2>&1", [("a",)]),
         ("a 2>&1 | tee log", [("a",)]),
-        ("cat << EOF > f\na; b\nEOF\nc", [("cat",), ("c",)]),
+        ("cat << EOF > f\na; b\n EOF\nEOF\nc", [("cat",), ("c",)]),
+        ("cat <<- EOF\na\n\tEOF\nc", [("cat",), ("c",)]),
+        ("cat <<< EOF\nb", [("cat",), ("b",)]),
+        ("X=1\nread -r X\na $X", [("read", "-r", "X"), ("a", "$X")]),
         ('a "b', [('a "b',)]),
     ],
 )

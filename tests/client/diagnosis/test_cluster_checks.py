@@ -8,6 +8,7 @@ import pytest
 
 from regroup.diagnosis import cluster_checks as checks
 from regroup.diagnosis.cluster_checks import Finding, Monitor, MonitorSelector, Selection
+from regroup.kubernetes.cluster_errors import ClusterError
 from tests.support.cluster_objects import NOW, at
 
 Json = dict[str, object]
@@ -30,11 +31,12 @@ def test_an_operator_is_at_work_while_it_renews_its_lease() -> None:
     def lease(ago: float) -> Json:
         return {"spec": {"holderIdentity": "regroup-1", "renewTime": at(ago)}}
 
-    assert checks.operator(lease(5), "", NOW) == Finding("operator", "ok", "regroup-1 is at work")
-    away = checks.operator(lease(3600), "", NOW)
+    assert checks.operator(lease(5), None, NOW) == Finding("operator", "ok", "regroup-1 is at work")
+    away = checks.operator(lease(3600), None, NOW)
     assert (away.state, away.found) == ("fail", "its Lease was renewed 60m ago")
-    assert checks.operator(None, "not found", NOW).state == "warn"
-    assert checks.operator({}, "", NOW).state == "fail"
+    assert checks.operator(None, ClusterError("not found", 404), NOW).state == "fail"
+    assert checks.operator(None, ClusterError("forbidden", 403), NOW).state == "warn"
+    assert checks.operator({}, None, NOW).state == "fail"
 
 
 def test_rights_that_verbs_need_and_rights_that_show_more() -> None:
@@ -56,6 +58,14 @@ def test_gpus_are_counted_over_the_nodes() -> None:
     assert (found.state, found.found) == ("ok", "16 nvidia.com/gpu on 2 of 3 nodes")
     assert checks.gpus([{}]).state == "warn"
     assert checks.gpus(None).state == "warn"
+
+
+def test_who_may_not_list_prometheuses_is_told_so() -> None:
+    ours, gap = [Monitor("regroup-system", {}, None)], ClusterError("you may not list them", 403)
+    found = checks.monitoring(Selection("PodMonitor", "metrics.podMonitor", ours, (), gap))
+    assert (found.state, found.found) == (
+        "warn", "unknown whether a Prometheus selects them: you may not list them",
+    )  # fmt: skip
 
 
 LABELS = {"release": "x", "tier": "gpu"}

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from regroup.diagnosis.kept_series import kept_series, may_have_kept_series
+from regroup.diagnosis.kept_series import kept_course, kept_series, may_have_kept_series
 from regroup.diagnosis.reader_pod import UnreadableJobError
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.cluster_errors import ClusterError
@@ -25,6 +25,7 @@ class Cluster:
     def __init__(self, answer: CommandOutput, claim: ClusterError | None = None) -> None:
         self.answer, self.claim_error = answer, claim
         self.pods_now: set[str] = set()
+        self.made = 0
         self.asked: list[str] = []
 
     def job(self, _namespace: str, name: str) -> dict[str, Any]:
@@ -44,6 +45,7 @@ class Cluster:
 
     def create_pod(self, _namespace: str, body: dict[str, Any]) -> None:
         self.pods_now.add(body["metadata"]["name"])
+        self.made += 1
 
     def pod(self, _namespace: str, name: str) -> dict[str, Any]:
         return {"metadata": {"name": name}, "status": {"phase": "Running"}}
@@ -65,6 +67,15 @@ def test_it_is_read_by_a_pod_that_is_gone_afterwards() -> None:
     cluster = Cluster(CommandOutput("{}", "", 0))
     assert read(cluster) == "{}"
     assert cluster.asked == ["/regroup/volume/team/gpt-4322f31b/series.json"]
+    assert not cluster.pods_now
+
+
+def test_one_pod_lists_the_checkpoints_too_where_that_is_asked_for() -> None:
+    cluster = Cluster(CommandOutput("[]", "", 0))
+    course = kept_course(cast("ClusterApi", cluster), "team", "gpt", with_checkpoints=True)
+    assert course.checkpoints == CommandOutput("[]", "", 0)
+    assert cluster.asked == ["/regroup/volume/team/gpt-4322f31b/series.json", "--json"]
+    assert cluster.made == 1
     assert not cluster.pods_now
 
 

@@ -27,7 +27,6 @@ if child:
 os.write(1, f"{os.getpid()}\\n".encode())  # at once: both write to one pipe
 sys.stdin.read()
 """
-SLEEPS = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
 
 
 class OwnMachine:
@@ -41,10 +40,9 @@ class OwnMachine:
 
 
 @contextmanager
-def started(program: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def started(program: str) -> Iterator[subprocess.Popen[str]]:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environment = {**os.environ, **variables}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
         try:
             yield process
         finally:
@@ -70,17 +68,6 @@ def test_a_rank_is_killed_and_not_what_it_has_started() -> None:
         os.kill(child, 0)
 
 
-def test_a_rank_of_torchrun_is_known_by_its_variable() -> None:
-    with started(SLEEPS, RANK="73212") as rank, started(SLEEPS, RANK="7321") as other:
-        assert rank.stdout is not None
-        assert other.stdout is not None
-        rank.stdout.readline()
-        other.stdout.readline()
-        assert kill_rank(OwnMachine(), "team", pod(), 73212) == [rank.pid]
-        assert rank.wait(60) == -9
-        assert other.poll() is None
-
-
 def test_a_rank_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ClusterError, match="pod gpt-w1-1 has no process of rank 73213"):
         kill_rank(OwnMachine(), "team", pod(), 73213)
@@ -98,15 +85,15 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("rank", "found"), [(2, "gpt-w1-1"), (3, "gpt-w1-1"), (1, None), (4, None)]
+    ("rank", "found"), [(2, "gpt-w1-1"), (3, "gpt-w1-1"), (1, None), (4, None), (7, None)]
 )
-def test_the_pod_of_a_rank_is_the_one_with_the_first_rank_before_it(
+def test_the_pod_of_a_rank_is_known_of_the_workers_that_the_status_lists(
     rank: int, found: str | None
 ) -> None:
     workers = [
         {"index": n, "pod": f"gpt-w{n}-1", "node": "n", "state": "Training", "rank": 2 * n}
         for n in range(2)
     ]
-    job = job_record(running_status(workers=workers, worldSize=4))
+    job = job_record(running_status(workers=workers, worldSize=8, readyReplicas=4))
     shown = pod_of_rank(job, [pod()], rank)
     assert (shown and shown.name) == found

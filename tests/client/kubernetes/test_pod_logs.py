@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
+import pytest
+
 from regroup.kubernetes.cluster_api import LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError, unreachable
 from regroup.kubernetes.job_record import JobRecord
 from regroup.kubernetes.output import structured_line
-from regroup.kubernetes.pod_logs import Choice, Follower, choose, queries, read_logs
+from regroup.kubernetes.pod_logs import Choice, Follower, queries, read_logs
 from regroup.kubernetes.pod_record import PodRecord, read_pods
-from tests.support.cluster_objects import job_record, pod_object, running_status
+from tests.support.cluster_objects import job_record, pod_object, recovery, running_status
 
 ALL = LogQuery()
 RUNNING = job_record(running_status())
@@ -68,38 +70,55 @@ def test_lines_may_be_objects_or_have_the_pod_in_front_too() -> None:
     ]
 
 
-def test_what_looks_like_a_rank_under_torchrun_is_the_scripts_own() -> None:
-    source = Logs({("gpt-w0-1", False): ["rank 7: hello"]})
-    found = lines(source, pods(pod_object()), Choice(prefixed=False))
-    assert found == ["gpt-w0-1: rank 7: hello"]
-
-
 def test_a_rank_is_found_in_whichever_pod_it_was() -> None:
     texts = {
         ("gpt-w0-1", False): ["rank 0: a", "rank 1: b", "agent"],
         ("gpt-w1-1", False): ["rank 10: c", "rank 1: d"],
     }
-    chosen = choose(RUNNING, 1, failed=False).pods(
+    chosen = Choice(rank=1).pods(
         RUNNING, pods(pod_object(), pod_object("gpt-w1-1"), pod_object("gpt-c1", "coordinator"))
     )
     assert lines(Logs(texts), chosen, Choice(rank=1)) == ["rank 1: b", "rank 1: d"]
 
 
-def test_under_torchrun_the_status_says_which_pod_has_a_rank() -> None:
-    job = job_record(running_status(), launcher="torchrun")
-    choice = choose(job, 1, failed=False)
+def test_under_torchrun_a_rank_is_found_though_the_status_knows_no_ranks() -> None:
+    workers = [{"index": n, "pod": f"gpt-w{n}-1", "state": "Running"} for n in range(2)]
+    job = job_record(running_status(workers=workers), launcher="torchrun")
+    choice = Choice(rank=1)
     chosen = choice.pods(job, pods(pod_object(), pod_object("gpt-w1-1")))
-    source = Logs({("gpt-w1-1", False): ["step 1"]})
-    assert lines(source, chosen, choice) == ["gpt-w1-1: step 1"]
+    texts = {
+        ("gpt-w0-1", False): ["rank 0: step 1"],
+        ("gpt-w1-1", False): ["W1126 torchrun", "rank 1: step 1"],
+    }
+    assert lines(Logs(texts), chosen, choice) == ["rank 1: step 1"]
 
 
 def test_failed_pods_are_of_any_role_and_show_the_container_that_failed() -> None:
     given = pods(pod_object(), failed_pod(restarted=True), pod_object("gpt-c1", "coordinator"))
-    choice = choose(RUNNING, None, failed=True)
+    choice = Choice(failed=True)
     assert [pod.name for pod in choice.pods(RUNNING, given)] == ["gpt-w1-1"]
     source = Logs({("gpt-w1-1", True): ["boom"], ("gpt-w1-1", False): ["again"]})
     found = lines(source, choice.pods(RUNNING, given), choice)
     assert found == ["gpt-w1-1: boom", "gpt-w1-1: again"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "chosen"),
+    [
+        ("application", ["gpt-w1-1"]),
+        ("hang", ["gpt-w1-1"]),
+        ("infrastructure", ["gpt-w1-1"]),
+        ("preemption", []),
+        ("resize", []),
+    ],
+)
+def test_a_pod_that_runs_on_after_its_rank_failed_counts_as_failed(
+    cause: str, chosen: list[str]
+) -> None:
+    job = job_record(running_status(recoveries=[recovery(2, 60, cause=cause, pod="gpt-w1-1")]))
+    given = pods(pod_object(), pod_object("gpt-w1-1"))
+    found = Choice(failed=True).pods(job, given)
+    assert [pod.name for pod in found] == chosen
 
 
 def test_a_log_that_is_gone_is_named_and_the_others_are_printed() -> None:

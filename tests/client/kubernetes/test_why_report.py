@@ -67,6 +67,17 @@ def test_the_sentence_is_the_operators_own() -> None:
     assert "free or add nodes" in report.what_to_do
 
 
+@pytest.mark.parametrize(
+    ("sign", "job", "command"),
+    [(AWAY, WAITING, "kubectl get pods -n ops"), (PRESENT, job_record(), "kubectl logs -n ops")],
+)
+def test_commands_about_the_operator_name_its_namespace(
+    sign: OperatorSign, job: JobRecord, command: str
+) -> None:
+    report = explain(Scene(job, sign, operator_namespace="ops"), NOW)
+    assert command in report.what_to_do
+
+
 def test_the_evidence_is_named_with_its_source() -> None:
     quota = {"metadata": {"name": "gpus"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "4"}}}
     scheduling = event_object("FailedScheduling", NO_GPUS, "Pod", name="gpt-w2-3", count=5)
@@ -132,7 +143,12 @@ def test_a_job_that_trains_with_a_fault_says_the_fault_and_what_to_do(
     assert todo in " ".join(line for line in lines if line.startswith("Do: "))
 
 
-USED_UP = {"metadata": {"name": "gpus"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "4"}}}
+def used_up(resource: str) -> dict[str, Any]:
+    status = {"hard": {resource: "4"}, "used": {resource: "4"}}
+    return {"metadata": {"name": "gpus"}, "status": status}
+
+
+OTHERS = [pod_object("gpt-w0-1"), pod_object("gpt-w1-1")]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +159,17 @@ USED_UP = {"metadata": {"name": "gpus"}, "status": {"hard": {"pods": "4"}, "used
             [pod_object("gpt-w2-3", containerStatuses=waiting("ImagePullBackOff", "x"))],
             [], "no, somebody has to act", "spec.image",
         ),
-        ([], [USED_UP], "no, somebody has to act", "raise the quota"),
+        (OTHERS, [used_up("pods")], "no, somebody has to act", "raise the quota"),
+        (
+            [*OTHERS, pod_object("gpt-w2-1", phase="Failed")], [used_up("requests.nvidia.com/gpu")],
+            "no, somebody has to act", "raise the quota",
+        ),
+        (
+            [*OTHERS, pod_object("gpt-w2-3")], [used_up("requests.nvidia.com/gpu")],
+            "often within a minute", "get pods",
+        ),
+        (OTHERS, [used_up("count/configmaps")], "often within a minute", "get pods"),
+        (OTHERS, [used_up("requests.storage")], "often within a minute", "get pods"),
         ([pod_object("gpt-w2-3", phase="Pending")], [], "often within a minute", "get pods"),
     ],
 )  # fmt: skip
@@ -154,7 +180,7 @@ def test_what_a_missing_worker_waits_for_says_whether_it_heals(
         condition("Ready", "True", "Training", "workers training: 2"),
         condition("Degraded", "True", "WorkersMissing", "2 of 3 workers take part"),
     ]
-    job = job_record(running_status(conditions=conditions))
+    job = job_record(running_status(conditions=conditions), replicas=3)
     scene = Scene(job, PRESENT, read_pods(pods), quotas=[read_quota(one) for one in quotas])
     report = explain(scene, NOW)
     assert (report.reason, report.judged_by) == ("WorkersMissing", "operator")

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from regroup.web_page.cluster_source import READS_VOLUME
 from regroup.web_page.page_answers import PageAnswers
 from regroup.web_page.page_server import PageServer
 from tests.support.browser import Chromium
@@ -231,7 +232,7 @@ def test_the_loss_of_a_job_that_rests_is_read_when_it_is_asked_for(browser: Chro
         page.set_default_timeout(LOOK_MILLISECONDS)
         page.goto(address)
         page.get_by_role("link", name="team/job-0", exact=True).click()
-        button = page.get_by_role("button", name="Read the loss from the volume")
+        button = page.get_by_role("button", name=READS_VOLUME)
         button.press("Enter")
         page.get_by_text(source.kept_error).wait_for()
         read = source.reads["series"]

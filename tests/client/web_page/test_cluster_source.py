@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
 
+from regroup.diagnosis.kept_series import KeptCourse
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import FORBIDDEN, ClusterError
 from regroup.kubernetes.pod_channels import CommandOutput
-from regroup.web_page.cluster_source import MOST_KEPT, ClusterSource
+from regroup.web_page.cluster_source import MOST_KEPT, READS_VOLUME, ClusterSource
 from regroup.web_page.job_source import NoSuchJobError, SourceError
+from regroup.web_page.page_server import STATIC
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.job_status import STEPS_PATH, Series, SeriesPoint
-from tests.support.cluster_objects import event_object, job_object, pod_object, running_status
+from tests.support.cluster_objects import NOW, event_object, job_object, pod_object, running_status
 
 SAVED = '[{"step": 100, "path": "/data/step-100", "sizeBytes": 5}, {"step": 50, "path": "/data"}]'
 
@@ -28,7 +31,11 @@ class Api:
         self.series = Series(points=(SeriesPoint(time=1.0, step=1, world_size=3),))
         self.roles = {"gpt-c1": "coordinator", **{f"gpt-w{n}-1": "worker" for n in range(3)}}
         self.read: list[str] = []
+        self.metrics = ""
         self.listed = CommandOutput(SAVED, "", 0)
+
+    def now(self) -> datetime:
+        return NOW
 
     def jobs(self, namespace: str | None) -> list[Object]:
         return [job_object(self.status)]
@@ -46,6 +53,8 @@ class Api:
 
     def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
         self._refuse("series")
+        if path == "/metrics":
+            return self.metrics
         if path == STEPS_PATH:
             return '{"workers": [{"index": 1, "step": 131}]}'
         return self.series.model_dump_json()
@@ -101,6 +110,16 @@ def test_a_status_with_absurd_numbers_is_shown_all_the_same() -> None:
     assert view.workers[0].note == "rank 2: 40% slower than the others"
 
 
+def test_the_step_of_a_job_that_trains_is_that_of_this_second() -> None:
+    api = Api()
+    view = source(api).view("team/gpt")
+    assert view.record.status.progress.step == 120, "nobody answers: that of the status"
+    values = {"step": 131, "loss": 2.5, "world_size": 3}
+    api.metrics = "".join(f'trainingjob_{name}{{x="y"}} {n}\n' for name, n in values.items())
+    progress = source(api).view("team/gpt").record.status.progress
+    assert (progress.step, progress.loss, progress.total_steps) == (131, 2.5, 500)
+
+
 def test_workers_with_several_ranks() -> None:
     workers = [{"index": n, "pod": f"w{n}", "state": "Training", "rank": 8 * n} for n in range(3)]
     view = source(Api(worldSize=24, workers=workers)).view("team/gpt")
@@ -134,11 +153,13 @@ def resting(monkeypatch: pytest.MonkeyPatch, **status: Any) -> tuple[Api, list[s
     api, read = Api(**{"phase": "Succeeded", **status}), list[str]()
     api.roles = {}
 
-    def kept_series(_api: object, namespace: str, name: str) -> str:
+    def kept_course(
+        _api: object, namespace: str, name: str, *, with_checkpoints: bool
+    ) -> KeptCourse:
         read.append(f"{namespace}/{name}")
-        return api.series.model_dump_json()
+        return KeptCourse(api.series.model_dump_json(), api.listed if with_checkpoints else None)
 
-    monkeypatch.setattr("regroup.web_page.cluster_source.kept_series", kept_series)
+    monkeypatch.setattr("regroup.web_page.cluster_source.kept_course", kept_course)
     return api, read
 
 
@@ -153,6 +174,25 @@ def test_the_series_of_a_job_that_rests_is_read_once_and_only_when_asked_for(
         assert page.kept_series("team/gpt") == api.series.points
         assert page.series("team/gpt") == api.series.points
     assert read == ["team/gpt"]
+
+
+def test_all_checkpoints_of_a_job_that_rests_are_known_once_its_volume_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, _ = resting(monkeypatch)
+    page = source(api)
+    before = page.checkpoints("team/gpt")
+    assert [one.step for one in before.saved] == [100]
+    assert before.note.endswith(f'"{READS_VOLUME}" lists them')
+    page.kept_series("team/gpt")
+    assert [one.step for one in page.checkpoints("team/gpt").saved] == [100, 50]
+    assert page.checkpoints("team/gpt").note == ""
+    api.status["phase"] = "Running"
+    assert [one.step for one in page.checkpoints("team/gpt").saved] == [100]
+
+
+def test_the_button_that_a_note_names_is_on_the_page() -> None:
+    assert f">{READS_VOLUME}</button>" in (STATIC / "page.html").read_text()
 
 
 def test_a_series_from_before_the_job_trained_on_is_read_anew(

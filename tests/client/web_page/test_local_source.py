@@ -67,6 +67,19 @@ def test_a_folder_of_runs_and_the_folder_of_one_run(tmp_path: Path) -> None:
     assert LocalSource(tmp_path / "none").jobs() == {}
 
 
+def test_how_many_older_runs_are_left_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "gpt")
+    source = LocalSource(tmp_path)
+    source.jobs()
+    assert source.title == f"Runs in {tmp_path}"
+    make_run(tmp_path / "other")
+    monkeypatch.setattr("regroup.web_page.local_source.MOST_FOLDERS", 1)
+    assert len(source.jobs()) == 1
+    assert source.title == f"Runs in {tmp_path}, without 1 older one"
+
+
 def test_a_run_shows_its_workers_recoveries_and_events(tmp_path: Path) -> None:
     run = make_run(tmp_path / "gpt")
     with locked(run):

@@ -30,6 +30,12 @@ def test_secrets_are_long_and_each_server_has_its_own() -> None:
 
 
 def test_a_host_is_the_server_by_its_port_alone() -> None:
+    access = PageAccess(port=8700)
+    assert access.is_own_host("127.0.0.1:8700") and access.is_own_host("localhost:8700")
+    assert not access.is_own_host("localhost") and not access.is_own_host("[::1]:8700")
+
+
+def test_browsers_do_not_name_the_port_80() -> None:
     access = PageAccess(port=80)
-    assert access.is_own_host("127.0.0.1:80") and access.is_own_host("localhost:80")
-    assert not access.is_own_host("localhost") and not access.is_own_host("[::1]:80")
+    assert access.is_own_host("127.0.0.1") and access.is_own_host("localhost:80")
+    assert not access.is_own_host("evil.example") and not access.is_own_host("127.0.0.1:8700")

@@ -368,9 +368,10 @@ async function readKeptSeries() {
     byId("read-series").disabled = isReading;
     describeChart();
   };
-  show("A pod is started that reads the loss from the job's volume...", true);
+  show("A pod is started that reads loss and checkpoints from the job's volume...", true);
   try {
     await get(api("kept-series", { id: view.job }));
+    if (mine === round) lastSlow = 0; // there are more checkpoints now
     show("", false);
   } catch (error) {
     show(error.message, false);
