@@ -579,7 +579,7 @@ async def test_what_a_cache_does_not_keep_is_not_held_while_it_is_listed_either(
             tracemalloc.stop()
             listing.cancel()
             await asyncio.gather(listing, return_exceptions=True)
-    assert held < 2 * MOST_BYTES
+    assert held < 3 * MOST_BYTES, "two pages, and what is kept"
     assert len(cache.all_keys()) == 500
     assert cache.size == pytest.approx(kept, rel=0.2)
 
