@@ -241,10 +241,10 @@ def reason_page() -> str:
         lines += [""]
     lines += ["## While the job trains", ""]
     lines += _wrapped(
-        "Condition `Degraded` is True for one of these, or for `VolumeUnavailable`, or "
-        "`Checkpointed` is False. `why` says of a missing worker what it says of its pod. "
-        "`RepeatedFailures` holds between two tries too: three failures or hangs of the program "
-        "within half an hour."
+        "Condition `Degraded` is True for one of these, for `VolumeUnavailable` or "
+        "`CoordinatorUnreachable`, or `Checkpointed` is False. `why` says of a missing worker what "
+        "it says of its pod. `RepeatedFailures` holds between two tries too: three failures or "
+        "hangs of the program within half an hour."
     )
     lines += [""]
     for name, advice in WHILE_TRAINING.items():

@@ -147,9 +147,13 @@ CAUSES: tuple[Cause, ...] = (
         "The network passes it on again.",
         alert_strikes.cut_off_coordinator,
         Answer(
-            "loop trains: step ... of 1000000 on 1 worker; coordinator pod loop-c... on node ... "
-            "does not answer the operator: ... It still answers its workers, so it is kept (see "
-            "kubectl logs loop-c...)"
+            "loop trains, but: CoordinatorUnreachable: coordinator pod loop-c... on node ... does "
+            "not answer the operator. It still answers its workers, so it is kept (see kubectl "
+            "logs loop-c...)",
+            heals="often within a minute; look closer when it lasts longer",
+            todo="where the message names a protocol: kubectl trainingjob suspend loop, then "
+            "resume it. Otherwise read the coordinator's log, and check network policies between "
+            "it and the operator. Deleting its pod is safe: a successor takes over",
         ),
     ),
     Cause(

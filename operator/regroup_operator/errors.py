@@ -47,6 +47,13 @@ class ConflictError(ClusterError):
     """409: the name is taken, or the object changed since it was read."""
 
 
+class ExpiredError(ClusterError):
+    """410: the version, or the token of the next page, is too old."""
+
+    token = ""
+    """With it the list goes on in the newest version; empty where the API server gives none."""
+
+
 class UnreadableError(ClusterError):
     """The API server's answer is too large, or is not what it should be."""
 
@@ -64,6 +71,15 @@ class UnreadableObjectError(UnreadableError):
             f"cannot read pod {name}, which has the label of this job: it is too large, or is not "
             f"what a pod should be; {_STANDS_STILL} (delete that pod, or remove the label "
             "regroup.dev/job from it)"
+        )
+        return cls("GET", path, 0, text)
+
+    @classmethod
+    def pods(cls, path: str, most: int) -> Self:
+        """The pods with the job's label."""
+        text = (
+            f"cannot keep the pods that have the label of this job: they take more than {most} "
+            f"bytes; {_STANDS_STILL} (delete those that are not the job's own)"
         )
         return cls("GET", path, 0, text)
 

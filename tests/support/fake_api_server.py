@@ -39,6 +39,11 @@ class FakeApiServer(AsyncServer):
         """Whether not even the names of those can be read."""
         self.expired_tokens = 0
         """How many of the next pages are answered by 410."""
+        self.renews_tokens = False
+        """Whether those answers say how the list can go on, in the next version."""
+        self.last_page = asyncio.Event()
+        """The page that ends a list is not answered before this is set."""
+        self.last_page.set()
         self.refusals: list[int] = []
         """Statuses of the next answers to watches."""
         self.lists = 0
@@ -69,16 +74,20 @@ class FakeApiServer(AsyncServer):
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await self._watch(request)
-        return self._page(request)
+        return await self._page(request)
 
-    def _page(self, request: web.Request) -> web.Response:
+    async def _page(self, request: web.Request) -> web.Response:
         token = request.query.get("continue", "")
         start, limit = int(token or 0), int(request.query["limit"])
         self.limits.append(limit)
         self.lists += not token
+        if start + limit >= len(self.objects):
+            await self.last_page.wait()
         if token and self.expired_tokens:
             self.expired_tokens -= 1
-            return web.json_response({"message": "the token has expired"}, status=410)
+            self.version += self.renews_tokens
+            more = {"metadata": {"continue": token}} if self.renews_tokens else {}
+            return web.json_response({"message": "the token has expired", **more}, status=410)
         part = self.objects[start : start + limit]
         names = {each["metadata"]["name"] for each in part}
         is_table = "as=Table" in request.headers["Accept"]

@@ -31,7 +31,7 @@ class FakeClusterApi(AsyncServer):
         self.version = 100
         self.requests: Counter[str] = Counter()
         self.withheld: set[str] = set()
-        """Resources whose lists are refused."""
+        """Resources whose lists are refused; `all pods`: only those of all namespaces."""
         self.writes = 0
         """Requests that change something, less those for the Lease of the replica that leads."""
         self.created: dict[str, list[str]] = {}
@@ -161,7 +161,7 @@ class FakeClusterApi(AsyncServer):
         return web.json_response(found)
 
     def _list(self, request: web.Request, resource: str, namespace: str) -> web.Response:
-        if resource in self.withheld:
+        if resource in self.withheld or (not namespace and f"all {resource}" in self.withheld):
             return _refuse(403, "not yours to list")
         selector = request.query.get("labelSelector", "")
         found = [

@@ -99,7 +99,10 @@ WHILE_WAITING: dict[Reason, Advice] = {
     ),
     Reason.CoordinatorPending: Advice("maybe", "look at the coordinator's pod: kubectl describe"),
     Reason.CoordinatorUnreachable: Advice(
-        "maybe", "read the coordinator's log; check network policies between it and the operator"
+        "maybe",
+        "where the message names a protocol: kubectl trainingjob suspend NAME, then resume it. "
+        "Otherwise read the coordinator's log, and check network policies between it and the "
+        "operator. Deleting its pod is safe: a successor takes over",
     ),
     Reason.StorePending: Advice("maybe", "look at the store's pod: kubectl describe"),
     Reason.NoWorkersYet: Advice(

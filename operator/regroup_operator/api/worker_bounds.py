@@ -2,7 +2,8 @@
 
 The API server takes any number of spares up to 2,147,483,647. Each worker costs the operator memory
 and a place in lists, so that one such job would end it for all. The limit is one value of the
-installation; `Settings.max_workers` says why it has an upper end.
+installation; `Settings.max_workers` says why it has an upper end. Workers and their ranks together
+are bounded by it too: each rank costs the coordinator, and what reads its answers.
 
 A job that has started may have been admitted by a release without this limit, or before the limit
 was lowered. Its `maxReplicas` does not count, and may be raised to any number: who reckons with it
@@ -18,6 +19,12 @@ from regroup_operator.api.torchrun_flags import MOST_RANKS
 
 DEFAULT_MAX_WORKERS = 4096
 """Workers of one job, spares included."""
+
+
+RANKS_EACH = 16
+"""Ranks of a job for each worker that the installation allows: as many as any node has GPUs. A
+single worker may have MOST_RANKS on CPUs at any rate.
+"""
 
 
 def too_large(spec: TrainingJobSpec, max_workers: int, *, started: bool = False) -> str:
@@ -37,6 +44,14 @@ def too_large(spec: TrainingJobSpec, max_workers: int, *, started: bool = False)
         return (
             f"spec.nprocPerNode {spec.nproc_per_node} makes {ranks} ranks a worker by the limit of "
             f"its GPUs: at most {MOST_RANKS} are possible: set spec.nprocPerNode"
+        )
+    allowed = max(max_workers * RANKS_EACH, MOST_RANKS)
+    if most * ranks > allowed:
+        return (
+            f"spec.nprocPerNode {spec.nproc_per_node} makes {ranks} ranks in each of up to {most} "
+            f"workers, {most * ranks} in all, and this installation allows {allowed} a job: ask "
+            f"for fewer ({RANKS_EACH} for each worker that maxWorkersPerJob of the chart allows, "
+            f"or {MOST_RANKS})"
         )
     return ""
 

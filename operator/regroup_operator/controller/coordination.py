@@ -64,7 +64,7 @@ from regroup_trainer.protocol.desired import (
     Lost,
 )
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
-from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS, UnknownProtocolError
 
 PAUSE_SECONDS = 0.2
 """The least pause between an answer and the next one, so that fast steps do not keep the operator
@@ -259,6 +259,8 @@ class Coordinators:
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
             news = follower.answered(status, self._clock.now())
+        except UnknownProtocolError as error:
+            raise CoordinatorError(f"{follower.target.url}: {error}") from error
         except ValueError as error:
             raise CoordinatorError(
                 f"{follower.target.url}: its answer is not taken: {error} (run operator and "

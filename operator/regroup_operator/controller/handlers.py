@@ -163,14 +163,15 @@ class Operator:
     async def _begin_rounds(self, memory: JobMemory) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
         memory has what the former leader has made. Those that have pods go before those that wait
-        or have ended: a node may have been lost meanwhile.
+        or have ended: a node may have been lost meanwhile. A list of jobs may take minutes; those
+        that have pods do not wait for it, and each of its pages brings others.
         """
         for key in self._lost:
             self.queue.add(key, Urgency.LOST)
         self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS:
             await self._refresh(memory)
-        for key in memory.jobs.all_keys():
+        for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             self.queue.add(key, first_urgency(memory.pods.count(key)))
 
     async def _refresh(self, memory: JobMemory) -> None:

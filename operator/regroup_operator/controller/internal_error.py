@@ -4,11 +4,13 @@ error, at an object that cannot be read, or since the status was refused. Pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from regroup_operator.api.names import STATUS_REFUSED
+from regroup_operator.api.resource import Object
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event
 from regroup_operator.errors import (
@@ -87,11 +89,14 @@ def event_of(error: Exception, message: str, generation: int) -> Event:
     return Event("Warning", REASON, message, f"{type(error).__name__}-{generation}")
 
 
-def event_of_refusal(error: ClusterError, generation: int, now: datetime) -> Event | None:
-    """What forbids to write a status cannot be said in the status: an event an hour. None for what
-    may pass, or has passed with the job.
+def event_of_refusal(error: ClusterError, document: Object, now: datetime) -> Event | None:
+    """What forbids to write a status over that of `document` cannot be said in the status: an event
+    an hour, and another one where a status was written since. None for what may pass, or has passed
+    with the job.
     """
     if error.may_pass or isinstance(error, (ConflictError, NotFoundError)):
         return None
     text = _REFUSED.format(error)[:MESSAGE_LIMIT]
-    return Event("Warning", STATUS_REFUSED, text, f"{generation}-{now:%Y%m%d%H}")
+    written = json.dumps(document.get("status"), sort_keys=True)
+    key = f"{document['metadata'].get('generation', 0)}-{now:%Y%m%d%H}-{written}"
+    return Event("Warning", STATUS_REFUSED, text, key)

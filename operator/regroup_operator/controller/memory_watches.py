@@ -20,7 +20,7 @@ from regroup_operator.informer.collection import Collection
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, job_of, keep_pod
 from regroup_operator.informer.list_watch import ListWatch, OnChange, Read, SubjectOf, own_key
-from regroup_operator.informer.object_cache import Change, HeldBytes, ObjectCache
+from regroup_operator.informer.object_cache import Change, ObjectCache, SharedBytes
 from regroup_operator.informer.remembered_objects import Ask, RememberedObjects, keep_text
 from regroup_operator.informer.taken_pods import TakenPods
 
@@ -31,7 +31,7 @@ MOST_BYTES_OF_ONE = 64 * 1024
 _MIB = 1024 * 1024
 JOB_BYTES, POD_BYTES, OTHER_BYTES = 32 * _MIB, 64 * _MIB, 8 * _MIB
 """Of all jobs, of all pods, and of all objects of each other kind, about. While lists are read,
-twice as much may be held: less than the limit of the chart, 512 MiB.
+these may hold as much again, and no more: less than the limit of the chart, 512 MiB.
 """
 
 
@@ -84,11 +84,11 @@ class MemoryWatches:
         """What belongs to jobs is selected by their label. The caches of all namespaces share one
         bound.
         """
-        label, held = names.JOB if subject_of is job_of else "", HeldBytes()
+        label, shared = names.JOB if subject_of is job_of else "", SharedBytes()
         made = {
             namespace: ListWatch(
                 Collection(self.cluster.connection, path(namespace), label, watches_metadata),
-                ObjectCache[T](most_bytes, MOST_BYTES_OF_ONE, held),
+                ObjectCache[T](most_bytes, MOST_BYTES_OF_ONE, shared),
                 on_change,
                 read,
                 subject_of,

@@ -202,7 +202,7 @@ class Reconciler:
         try:
             written = await self._write_status(document, job, decided)
         except ClusterError as error:
-            if event := event_of_refusal(error, job.generation, _now()):
+            if event := event_of_refusal(error, document, _now()):
                 await self._events.emit(key, job.uid, event)
             raise
         if written is None:

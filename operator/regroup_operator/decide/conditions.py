@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple
 
 from regroup_operator.api.status import Condition, ConditionType
 from regroup_operator.api.timestamps import format_time, parse_time
+from regroup_operator.decide.coordinator_evidence import explain_no_answer
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
+from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.decide.waiting import (
     JobView,
     find_waiting,
@@ -129,6 +131,9 @@ def _degraded(view: JobView, now: datetime) -> ConditionValue:
         return ConditionValue("False", "NotActive", "the job does not train")
     if stall := _stall(report):
         return ConditionValue("True", "NoProgress", stall)
+    coordinator = current_coordinator(view.observed, status)
+    if kept := explain_no_answer(coordinator, view.observed, status, quoting=False):
+        return ConditionValue("True", kept.reason, kept.message)
     if failures:
         return failures
     if status.ready_replicas < job.spec.replicas:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.observe.observed import LEASE_STALE_SECONDS, Node, Observed, Pod
 from regroup_trainer.protocol.desired import CoordinatorContact
-from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNANSWERED_SECONDS = 3.0
@@ -94,9 +94,11 @@ def outage_due(observed: Observed) -> float | None:
     return OUTAGE_SECONDS if view.failures and not view.trusts_agents else None
 
 
-def explain_no_answer(pod: Pod | None, observed: Observed) -> Waiting | None:
+def explain_no_answer(
+    pod: Pod | None, observed: Observed, status: TrainingJobStatus, *, quoting: bool = True
+) -> Waiting | None:
     """Why a coordinator that does not answer is kept: nobody knows whether it is dead. None while
-    it answers.
+    it answers. `quoting`: with the error, which may be another one after each try.
     """
     view = observed.coordinator
     if (
@@ -105,13 +107,18 @@ def explain_no_answer(pod: Pod | None, observed: Observed) -> Waiting | None:
         or not (is_unresponsive(observed) or is_unreadable(observed))
     ):
         return None
-    where = f"coordinator pod {pod.name} on node {pod.node}"
-    if is_unreadable(observed):
-        text = f"{where} gives an answer that the operator cannot take: {view.error}"
-    else:
+    where, error = f"coordinator pod {pod.name} on node {pod.node}", f": {view.error}"
+    if not quoting:
+        error = ""
+    advice = f" (see kubectl logs {pod.name})"
+    if not is_unreadable(observed):
         known = _what_is_known(pod, observed)
-        text = f"{where} does not answer the operator: {view.error}. {known}, so it is kept"
-    return Waiting.of(WaitingReason.CoordinatorUnreachable, f"{text} (see kubectl logs {pod.name})")
+        text = f"{where} does not answer the operator{error}. {known}, so it is kept"
+    elif problem := unknown_protocol(status.protocol_version):
+        text, advice = f"{where} speaks {problem}", ""
+    else:
+        text = f"{where} gives an answer that the operator cannot take{error}"
+    return Waiting.of(WaitingReason.CoordinatorUnreachable, text + advice)
 
 
 def _why_node_is_bad(node: Node | None) -> str:

@@ -193,7 +193,7 @@ def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> 
     coordinator = current_coordinator(observed, status)
     return (
         uncreated(observed, now)
-        or explain_no_answer(coordinator, observed)
+        or explain_no_answer(coordinator, observed, status)
         or name_unresponsive(observed)
     )
 

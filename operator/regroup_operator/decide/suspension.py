@@ -25,7 +25,7 @@ from regroup_operator.decide.succession import (
     update_coordinator,
 )
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
-from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
@@ -73,8 +73,11 @@ def suspend(job: AnyJob, observed: Observed, blocker: Waiting | None, now: datet
 
 def _may_save(job: AnyJob, observed: Observed, coordinator: Pod | None) -> bool:
     """Whether the coordinator can have the ranks save, or a successor will: of a job that never
-    trained they have nothing that is worth the wait.
+    trained they have nothing that is worth the wait. Nobody can ask one of an unknown protocol: its
+    agents save when their pods are deleted.
     """
+    if unknown_protocol(job.status.protocol_version):
+        return False
     runs = coordinator is not None and coordinator.phase == "Running"
     if coordinator is not None and runs and not why_dead(coordinator, observed, job.status):
         return True

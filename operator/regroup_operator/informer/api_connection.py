@@ -20,7 +20,13 @@ import kopf
 from yarl import URL
 
 from regroup_operator.api.resource import Object
-from regroup_operator.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
+from regroup_operator.errors import (
+    ClusterError,
+    ConflictError,
+    ExpiredError,
+    NotFoundError,
+    UnreadableError,
+)
 from regroup_operator.informer.request_metrics import count_request
 from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_operator.observe.bounded_json import (
@@ -208,9 +214,12 @@ async def _decoded(method: str, path: str, data: bytes) -> Object:
 def _refused(method: str, path: str, status: int, answer: bytes) -> ClusterError:
     refusal = _refusal(answer)
     message = str(refusal.get("message", answer[:300].decode(errors="replace")))
-    kinds = {404: NotFoundError, 409: ConflictError}
+    kinds = {404: NotFoundError, 409: ConflictError, 410: ExpiredError}
     reason = str(refusal.get("reason", ""))
-    return kinds.get(status, ClusterError)(method, path, status, message, reason)
+    error = kinds.get(status, ClusterError)(method, path, status, message, reason)
+    if isinstance(error, ExpiredError):
+        error.token = str((refusal.get("metadata") or {}).get("continue", ""))
+    return error
 
 
 def _refusal(answer: bytes) -> Object:

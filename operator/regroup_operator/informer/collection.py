@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regroup_operator.api.resource import Object
-from regroup_operator.errors import UnreadableError
+from regroup_operator.errors import ExpiredError, UnreadableError
 from regroup_operator.informer.api_connection import JSON, ApiConnection
 
 PAGE_OBJECTS = 100
@@ -92,23 +92,43 @@ class Collection:
         return {"labelSelector": self.selector} if self.selector else {}
 
 
-async def pages(collection: Collection, limit: int = PAGE_OBJECTS) -> AsyncIterator[Page]:
+async def pages(
+    collection: Collection, limit: int = PAGE_OBJECTS, *, across_versions: bool = False
+) -> AsyncIterator[Page]:
     """All pages. One that cannot be read comes as pages of one object each. Raises as the
     collection does.
+
+    A list that takes longer than the API server keeps its version fails with 410, unless it may go
+    on `across_versions`: then the pages that follow are of a later version.
     """
-    token, alone = "", 0
+    token, alone, is_renewed = "", 0, False
     while True:
         try:
-            page = await collection.page(1 if alone else limit, token)
+            page = await _page(collection, 1 if alone else limit, token)
         except UnreadableError:
-            if not alone:
-                alone = limit
-                continue
-            page = await collection.partial(token)
+            if alone:
+                raise
+            alone = limit
+            continue
+        except ExpiredError as error:
+            if not (across_versions and error.token) or is_renewed:
+                raise
+            token, is_renewed = error.token, True
+            continue
         yield page
-        token, alone = page.token, max(0, alone - 1)
+        token, alone, is_renewed = page.token, max(0, alone - 1), False
         if not token:
             return
+
+
+async def _page(collection: Collection, limit: int, token: str) -> Page:
+    """A page; of one object that cannot be read, what can be."""
+    try:
+        return await collection.page(limit, token)
+    except UnreadableError:
+        if limit > 1:
+            raise
+        return await collection.partial(token)
 
 
 def _part(path: str, answer: Object, field: str) -> tuple[list[Any], str, str]:

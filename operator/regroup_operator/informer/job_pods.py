@@ -79,6 +79,10 @@ class JobPods:
         found = [seen.value for seen in cache.of(job.key)]
         return own_pods(job, found) if all(found) else None
 
+    def jobs(self) -> set[Key]:
+        """The jobs that the labels of pods name. Some may not exist."""
+        return {job for watch in self._watches.values() for job in watch.cache.subjects()}
+
     def count(self, job: Key) -> int:
         """How many pods with a job's label memory knows."""
         return self._watch(job[0]).cache.count(job)

@@ -1,6 +1,7 @@
 """Keeps the cache of a collection up to date, and reports each change: list, then watch.
 
-The rules are those of client-go's reflector. A list is read in pages. A watch goes on from the
+The rules are those of client-go's reflector. A list is read in pages; unlike there, what a page
+shows counts at once, since tenants can make a list take minutes. A watch goes on from the
 version of the list, or of the last event or bookmark. It is begun again after its time, after a
 lost connection and after an outage. When its version is too old (410 Gone), or when neither an
 event nor a bookmark has come for long, there is another list. So there is, unlike there, once an
@@ -24,7 +25,7 @@ from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.informer.api_connection import IS_HEAD
 from regroup_operator.informer.collection import Collection, pages
-from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
+from regroup_operator.informer.object_cache import Change, Listing, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
 from regroup_operator.informer.resource_version import parse_version
 from regroup_trainer.system.backoff import backoff_seconds
@@ -94,6 +95,8 @@ class ListWatch(Generic[T]):
         self._lists = 0
         """In a row, each of them within CALM_SECONDS of the one before."""
         self._listed_at = -math.inf
+        self._shown: dict[Key, int] = {}
+        """The versions that pages of a list have reported which has not ended yet."""
         self._relist_at = math.inf
         """When the next list is due where none is needed sooner; monotonic time."""
         self.listed = asyncio.Event()
@@ -141,38 +144,59 @@ class ListWatch(Generic[T]):
 
     async def _list(self) -> None:
         began = self.cache.begin_list()
-        listed, version, unreadable = await self._all_objects()
-        changes = self.cache.replace(listed, version, began, unreadable)
+        with self.cache.listing() as listing:
+            version, unreadable = await self._read_all(listing, page_by_page=True)
+            changes = self.cache.replace(listing.objects, version, began, unreadable)
         self._needs_list, self._received_at = False, time.monotonic()
         self._relist_at = self._received_at + random.uniform(*RELIST_SECONDS)
         self.listed.set()
-        self._report(changes)
+        shown, self._shown = self._shown, {}
+        self._report(
+            change
+            for change in changes
+            if change.after is None or shown.get(change.after.key) != change.after.version
+        )
 
     async def refresh(self) -> None:
         """Let the cache show what there is now at least, by a consistent list beside the watch,
         which reports the changes when it comes to them. Raises ClusterError.
         """
         count_list(self._collection.resource)
-        listed, version, unreadable = await self._all_objects()
-        if unreadable:
-            raise self._unreadable(f"a list without {', '.join(sorted(unreadable))}")
-        self.cache.note_all(listed, version)
+        with self.cache.listing() as listing:
+            version, unreadable = await self._read_all(listing)
+            if unreadable:
+                raise self._unreadable(f"a list without {', '.join(sorted(unreadable))}")
+            self.cache.note_all(listing.objects, version)
 
-    async def _all_objects(self) -> tuple[dict[Key, Seen[T]], int, set[str]]:
-        """All objects, the version of the list, and the names of what cannot be read."""
-        listed: dict[Key, Seen[T]] = {}
+    async def _read_all(
+        self, listing: Listing[T], *, page_by_page: bool = False
+    ) -> tuple[int, set[str]]:
+        """Read all objects. Returns the version of the list, and the names of what cannot be read.
+        `page_by_page`: what is new counts before the list ends, and a list that takes longer than
+        the API server keeps its version goes on in later ones. The first version is returned.
+        """
         unreadable: set[str] = set()
         version = ""
-        async for page in pages(self._collection):
-            version = page.version
+        async for page in pages(self._collection, across_versions=page_by_page):
+            version = version or page.version
             if page.unreadable:
                 unreadable.add(page.unreadable)
                 _skip(self._collection, page.unreadable)
             for document in page.objects:
                 known = self._known(document)
                 seen = self._read(document, known, is_partial=page.is_partial)
-                listed[seen.key] = seen
-        return listed, self._version(version), unreadable
+                listing.add(seen)
+                if page_by_page and page.token:
+                    self._show(seen)
+        return self._version(version), unreadable
+
+    def _show(self, seen: Seen[T]) -> None:
+        """Let an object count before the other pages of its list have come."""
+        known = self.cache.get(seen.key)
+        if known is None or known.version < seen.version:
+            self.cache.note(seen)
+            self._shown[seen.key] = seen.version
+            self._report([Change(seen.subject, known, seen)])
 
     def _known(self, document: Any) -> Seen[T] | None:
         """What the cache has of a listed object in the same version: it is not read again."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
 
 from regroup_operator.api.resource import Key
 from regroup_operator.informer.resource_version import NEVER
@@ -100,7 +101,7 @@ E = TypeVar("E", bound=_Entry)
 
 
 class HeldBytes:
-    """How many bytes of values are held, by all caches that share a bound."""
+    """How many bytes of values are held together."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -113,6 +114,16 @@ class HeldBytes:
         self.by_namespace[namespace] += size
         if not self.by_namespace[namespace]:
             del self.by_namespace[namespace]
+
+
+@dataclass(frozen=True)
+class SharedBytes:
+    """What all caches with one bound hold. Their lists may take as much again while they are read,
+    and no more.
+    """
+
+    kept: HeldBytes = field(default_factory=HeldBytes)
+    listed: HeldBytes = field(default_factory=HeldBytes)
 
 
 class _Layer(Generic[E]):
@@ -139,6 +150,9 @@ class _Layer(Generic[E]):
                 del self._keys[entry.subject]
         return entry
 
+    def subjects(self) -> Iterable[Key]:
+        return self._keys
+
     def keys_of(self, subject: Key) -> Iterable[Key]:
         return self._keys.get(subject, ())
 
@@ -146,16 +160,18 @@ class _Layer(Generic[E]):
 class ObjectCache(Generic[T]):
     """One collection. It keeps at most `most_bytes` of values, and none above `most_of_one`; of
     other objects it knows all but the value. The values of a namespace take no more than is left
-    free, so that there is room for those of another. Caches with the same `held` share the bound:
+    free, so that there is room for those of another. Caches with the same `shared` share the bound:
     there is one for each namespace, and most namespaces are small.
     """
 
-    def __init__(self, most_bytes: int, most_of_one: int, held: HeldBytes | None = None) -> None:
+    def __init__(
+        self, most_bytes: int, most_of_one: int, shared: SharedBytes | None = None
+    ) -> None:
         self._most_bytes = most_bytes
         self._most_of_one = most_of_one
-        self._held = held or HeldBytes()
-        self._watched: _Layer[Seen[T]] = _Layer(self._held)
-        self._ahead: _Layer[_Ahead[T]] = _Layer(self._held)
+        self._shared = shared or SharedBytes()
+        self._watched: _Layer[Seen[T]] = _Layer(self._shared.kept)
+        self._ahead: _Layer[_Ahead[T]] = _Layer(self._shared.kept)
         self._answers = 0
         self._whole = _Whole()
         self.version = NEVER
@@ -166,7 +182,8 @@ class ObjectCache(Generic[T]):
     def get(self, key: Key) -> Seen[T] | None:
         """An object; None when there is none."""
         watched, ahead = self._watched.entries.get(key), self._ahead.entries.get(key)
-        if ahead is None or ahead.version <= self.version:
+        shown = max(self.version, watched.version if watched else NEVER)
+        if ahead is None or ahead.version <= shown:
             return watched
         if ahead.seen is None and watched is not None and watched.subject != ahead.subject:
             return watched  # a list of its former subject lacked it
@@ -185,8 +202,13 @@ class ObjectCache(Generic[T]):
         return {*self._watched.keys_of(subject), *self._ahead.keys_of(subject)}
 
     def all_keys(self) -> list[Key]:
-        """Of all objects that the watch has shown."""
-        return list(self._watched.entries)
+        """Of all objects that are known."""
+        known = dict.fromkeys([*self._watched.entries, *self._ahead.entries])
+        return [key for key in known if self.get(key)]
+
+    def subjects(self) -> set[Key]:
+        """Of all objects; of one that has just gone, too."""
+        return {*self._watched.subjects(), *self._ahead.subjects()}
 
     def watched(self, key: Key) -> Seen[T] | None:
         """An object as the watch has shown it."""
@@ -195,9 +217,13 @@ class ObjectCache(Generic[T]):
     @property
     def size(self) -> int:
         """Bytes of all values, and of those of the caches that share their bound with this one."""
-        return self._held.total
+        return self._shared.kept.total
 
     # --- list and watch ---------------------------------------------------------------------------
+
+    def listing(self) -> Listing[T]:
+        """What takes a list of the collection while it is read."""
+        return Listing(self.watched, self._bounded, self._shared.listed)
 
     def begin_list(self) -> int:
         """What `replace` needs to know: how many answers there were before the list was asked for.
@@ -213,9 +239,11 @@ class ObjectCache(Generic[T]):
         unreadable: Collection[str] = (),
     ) -> list[Change[T]]:
         """Take a whole list, also one of an older version: the API server may have been restored
-        from a backup. Objects with an `unreadable` name stay, without their value. Returns what
-        differs from what was known.
+        from a backup. Some objects may be of a later version: the watch begins at `version`, and
+        repeats what led to them. Objects with an `unreadable` name stay, without their value.
+        Returns what differs from what was known.
         """
+        self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
         gone = self._watched.entries.keys() - listed.keys()
         kept = {key for key in gone if key[1] in unreadable}
         removed = [change for key in gone - kept for change in self._remove(key)]
@@ -223,7 +251,6 @@ class ObjectCache(Generic[T]):
             self._watched.put(key, replace(self._watched.entries[key], value=None, size=0))
         changes = [change for seen in listed.values() for change in self._put(seen)]
         self.version = version
-        self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
         if self._whole.number <= began:
             self._whole = _Whole()
         return changes + removed
@@ -237,6 +264,9 @@ class ObjectCache(Generic[T]):
             return []
         seen = self._with_value(seen)
         self.version = seen.version
+        watched = self._watched.entries.get(seen.key)
+        if watched is not None and watched.version > seen.version:
+            return []  # the list has shown what followed
         self._note_gone(seen)
         return self._remove(seen.key) if deleted else self._put(seen)
 
@@ -301,7 +331,7 @@ class ObjectCache(Generic[T]):
         shown = known.version if known else NEVER
         if version > max(self.version, self._whole.version, shown):
             self._ahead.pop(key)
-            kept = self._bounded(seen) if seen else None
+            kept = self._bounded(seen, self._shared.kept) if seen else None
             self._ahead.put(key, _Ahead(kept, version, subject, self._answers))
 
     def _note_gone(self, seen: Seen[T]) -> None:
@@ -317,7 +347,7 @@ class ObjectCache(Generic[T]):
 
     def _put(self, seen: Seen[T]) -> list[Change[T]]:
         former = self._watched.pop(seen.key)
-        self._watched.put(seen.key, self._bounded(seen))
+        self._watched.put(seen.key, self._bounded(seen, self._shared.kept))
         if former is not None and former.subject != seen.subject:
             left = Change(former.subject, former, None)
             return [left, Change(seen.subject, None, seen)]
@@ -337,9 +367,9 @@ class ObjectCache(Generic[T]):
         for key in [key for key, ahead in self._ahead.entries.items() if is_past(ahead)]:
             self._ahead.pop(key)
 
-    def _bounded(self, seen: Seen[T]) -> Seen[T]:
-        held = self._held.by_namespace[seen.key[0]]
-        if seen.size > min(self._most_of_one, self._most_bytes - self._held.total - held):
+    def _bounded(self, seen: Seen[T], held: HeldBytes) -> Seen[T]:
+        left = self._most_bytes - held.total - held.by_namespace[seen.key[0]]
+        if seen.size > min(self._most_of_one, left):
             return replace(seen, value=None, size=0)
         return seen
 
@@ -348,6 +378,45 @@ class ObjectCache(Generic[T]):
         if (known is None and deleted) or (known is not None and known.version >= seen.version):
             return
         raise OutOfOrderError(f"an event of version {seen.version} after {self.version}")
+
+
+class Listing(Generic[T]):
+    """The objects of a list while it is read. A context manager: after it nothing is held.
+
+    A value that the cache would not keep is dropped as it comes, and so is one for which the lists
+    of all that share its bound have no room. One that the cache has already takes none.
+    """
+
+    def __init__(
+        self,
+        watched: Callable[[Key], Seen[T] | None],
+        bounded: Callable[[Seen[T], HeldBytes], Seen[T]],
+        held: HeldBytes,
+    ) -> None:
+        self._watched, self._bounded, self._held = watched, bounded, held
+        self._added: Counter[str] = Counter()
+        """Bytes, by namespace."""
+        self.objects: dict[Key, Seen[T]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for namespace, size in self._added.items():
+            self._held.add(namespace, -size)
+
+    def add(self, seen: Seen[T]) -> None:
+        """Take an object."""
+        if seen is not self._watched(seen.key):
+            seen = self._bounded(seen, self._held)
+            self._held.add(seen.key[0], seen.size)
+            self._added[seen.key[0]] += seen.size
+        self.objects[seen.key] = seen
 
 
 def _is_same(one: Seen[T], other: Seen[T]) -> bool:

@@ -59,7 +59,7 @@ class RememberedObjects:
         """When the API server answered that there is none, the oldest first."""
 
     def all_keys(self) -> list[Key]:
-        """Of all objects that the watches have shown."""
+        """Of all objects that are known, those of the pages of an unfinished list included."""
         return [key for watch in self._watches.values() for key in watch.cache.all_keys()]
 
     async def refresh(self) -> None:

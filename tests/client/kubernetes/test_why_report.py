@@ -126,6 +126,7 @@ def test_a_job_that_trains_says_so_once(message: str, sentence: str) -> None:
         ("Degraded", "True", "WorkersMissing", "often within a minute", "kubectl get pods -l"),
         ("Degraded", "True", "Stragglers", "no, somebody has to act", "cordon the node"),
         ("Degraded", "True", "NoProgress", "often, but only once", "trainingjob debug gpt"),
+        ("Degraded", "True", "CoordinatorUnreachable", "often within a", "suspend gpt"),
         ("Checkpointed", "False", "SaveFailed", "seldom", "free the space"),
     ],
 )

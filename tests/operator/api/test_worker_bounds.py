@@ -55,6 +55,29 @@ def test_the_installation_says_how_large_a_job_may_be() -> None:
     assert "up to 4 workers, and this installation allows 3 a job" in refused.problem.message
 
 
+@pytest.mark.parametrize(
+    ("max_workers", "replicas", "ranks", "words"),
+    [
+        (4096, 4096, 16, ""),
+        (4096, 64, 1024, ""),
+        (4, 1, 1024, ""),
+        (
+            4096,
+            4096,
+            17,
+            "spec.nprocPerNode 17 makes 17 ranks in each of up to 4096 workers, 69632 in all",
+        ),
+        (4, 2, 1024, "and this installation allows 1024 a job: ask for fewer (16 for each worker"),
+    ],
+)
+def test_workers_and_their_ranks_are_bounded_together(
+    max_workers: int, replicas: int, ranks: int, words: str
+) -> None:
+    job = job_with(max_workers, replicas=replicas, elasticPolicy=None, nprocPerNode=ranks)
+    message = job.problem.message if isinstance(job, InvalidJob) else ""
+    assert (words in message) if words else "ranks in each" not in message
+
+
 MANY = {"minReplicas": 1, "maxReplicas": 100_000}
 
 

@@ -690,6 +690,7 @@ async def test_another_protocol_version_is_named(line: Line) -> None:
         await line.until(1)
         error = line.coordinators.view(KEY, 1, ()).error
         assert "protocol 9: this release speaks protocols 1, 2" in error
+        assert error.endswith("suspend and resume the job"), "and nothing else"
 
 
 def make_desired() -> Desired:

@@ -260,7 +260,7 @@ async def test_jobs_and_probes_wait_until_memory_is_filled(
     assert await operator.health() == 200
 
 
-@pytest.mark.parametrize("withheld", ["nodes", *OWNED])
+@pytest.mark.parametrize("withheld", ["nodes", "all pods", *OWNED])
 async def test_what_cannot_be_listed_delays_no_job_for_long(
     withheld: str,
     api: FakeClusterApi,
@@ -277,6 +277,21 @@ async def test_what_cannot_be_listed_delays_no_job_for_long(
     assert len(api.all("services")) == 2
     assert await operator.health() == 200
     assert "not all could be listed" in caplog.text
+
+
+async def test_a_job_that_has_pods_does_not_wait_for_the_list_of_jobs(
+    api: FakeClusterApi, running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await running()
+    await make_job(api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    await leader.stop()
+    await change_pod(api, "gpt-w0-1", "status", phase="Failed")
+    monkeypatch.setattr(handlers, "LISTED_SECONDS", 0.1)
+    api.withheld = {"trainingjobs"}
+    operator = await running()
+    await until("a replacement", lambda: "gpt-w0-2" in operator.pods())
 
 
 # --- two replicas ---------------------------------------------------------------------------------

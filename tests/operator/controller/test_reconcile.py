@@ -490,7 +490,7 @@ async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     assert unreadable.labels(name="trainingjobs")._value.get() == counted + 2
 
 
-async def test_a_status_that_is_refused_is_named_once_an_hour(
+async def test_a_status_that_is_refused_is_named_once_an_hour_unless_one_was_written_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Refuses(Server):
@@ -507,11 +507,14 @@ async def test_a_status_that_is_refused_is_named_once_an_hour(
             )
             with pytest.raises(ClusterError):
                 await reconciler.reconcile(("a", "gpt"))
+        server.document = {**make_document("first"), "status": {"message": "written since"}}
+        with pytest.raises(ClusterError):
+            await reconciler.reconcile(("a", "gpt"))
         server.status = 503
         monkeypatch.setattr(reconcile, "_now", lambda: datetime(2026, 11, 28, 3, tzinfo=UTC))
         with pytest.raises(ClusterError):
             await reconciler.reconcile(("a", "gpt"))
-    assert [event["reason"] for event in server.events] == 2 * ["StatusRefused"]
+    assert [event["reason"] for event in server.events] == 3 * ["StatusRefused"]
     assert "PATCH /jobs/gpt/status: 403 no such right" in server.events[0]["message"]
 
 

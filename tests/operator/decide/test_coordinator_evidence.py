@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from regroup_operator.decide.coordinator_evidence import (
     why_dead,
     witnesses,
 )
-from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateCoordinator, Plan
+from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateCoordinator, DeletePod, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.observed import (
     LEASE_STALE_SECONDS,
@@ -29,6 +30,7 @@ from regroup_operator.observe.observed import (
     Pod,
 )
 from regroup_trainer.protocol.desired import CoordinatorContact
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.operator_simulation import (
     make_coordinator_status,
     make_spec,
@@ -207,7 +209,7 @@ def test_agents_do_not_count_while_many_coordinators_stopped_answering_at_once()
 def test_an_unresponsive_coordinator_that_is_kept_is_explained(
     observed: Observed, words: str
 ) -> None:
-    waiting = explain_no_answer(COORDINATOR, observed)
+    waiting = explain_no_answer(COORDINATOR, observed, TrainingJobStatus())
     assert waiting is not None
     assert waiting.reason == "CoordinatorUnreachable"
     assert "gpt-c1 on node n1 does not answer the operator" in waiting.message
@@ -219,11 +221,12 @@ def test_an_answer_that_is_no_status_is_no_death_and_is_quoted() -> None:
         OLD, OLD, OLD, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
     )
     assert why(COORDINATOR, observed) == ""
-    waiting = explain_no_answer(COORDINATOR, observed)
+    waiting = explain_no_answer(COORDINATOR, observed, TrainingJobStatus())
     assert waiting is not None
     assert "cannot take: GET http://...: 401 wrong token" in waiting.message
     once = replace(observed.coordinator, failures=UNREADABLE_ANSWERS - 1)
-    assert explain_no_answer(COORDINATOR, replace(observed, coordinator=once)) is None
+    observed = replace(observed, coordinator=once)
+    assert explain_no_answer(COORDINATOR, observed, TrainingJobStatus()) is None
 
 
 # --- in the plan ----------------------------------------------------------------------------------
@@ -244,10 +247,16 @@ def test_an_operator_that_is_cut_off_replaces_nothing_and_says_what_it_does_not_
     assert "unknown" in what.status.message
     assert what.status.phase == "Running"
     assert what.status.holds("Ready")
+    degraded = what.status.condition("Degraded")
+    assert degraded is not None
+    assert (degraded.status, degraded.reason) == ("True", "CoordinatorUnreachable")
+    assert "gpt-c1 on node n1 does not answer the operator. Whether" in degraded.message
+    assert "it takes too long" not in degraded.message, "the next try may say otherwise"
     simulation.reconnect()
     what = simulation.round()
     assert (what.actions, simulation.status.coordinator_term) == ((), 1)
     assert "does not answer" not in what.status.message
+    assert not what.status.holds("Degraded")
 
 
 def test_a_dead_coordinator_is_replaced_as_soon_as_operator_and_agents_miss_it_for_3_s() -> None:
@@ -277,6 +286,36 @@ def test_a_suspended_job_saves_although_the_operator_is_cut_off() -> None:
     assert len(simulation.pods) == 4
     simulation.round()
     assert not [pod for pod in simulation.pods.values() if pod.terminating]
+
+
+def planned_at(protocol: int, spec: dict[str, Any]) -> Plan:
+    """What follows from this spec where the operator went back to a release that does not take what
+    the coordinator, of this protocol, answers.
+    """
+    simulation = training()
+    simulation.status = simulation.status.model_copy(update={"protocol_version": protocol})
+    simulation.spec, simulation.generation = spec, 2
+    view = CoordinatorView(failures=UNREADABLE_ANSWERS, error="http://...: it is not taken")
+    observed = replace(simulation.observed(), coordinator=view)
+    return plan(simulation.job(), observed, simulation.now)
+
+
+def test_a_coordinator_of_a_newer_release_has_one_thing_said_about_it() -> None:
+    status = planned_at(PROTOCOL_VERSION + 1, make_spec()).status
+    degraded = status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.reason == "CoordinatorUnreachable"
+    assert degraded.message.startswith("coordinator pod gpt-c1 on node n1 speaks protocol ")
+    assert degraded.message.endswith(": suspend and resume the job")
+    assert degraded.message in status.message
+
+
+def test_it_is_not_waited_for_when_its_job_is_suspended() -> None:
+    def deleted(protocol: int) -> int:
+        actions = planned_at(protocol, make_spec(suspend=True)).actions
+        return len([action for action in actions if isinstance(action, DeletePod)])
+
+    assert (deleted(PROTOCOL_VERSION + 1), deleted(PROTOCOL_VERSION)) == (4, 0)
 
 
 STEPS = st.lists(

@@ -23,9 +23,10 @@ from regroup_operator.informer.api_connection import (
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.list_watch import ListWatch, SubjectOf, own_key
 from regroup_operator.informer.object_cache import Change, ObjectCache
+from regroup_operator.informer.remembered_objects import keep_text
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 KEYS = (("a", "one"), ("a", "two"))
 
@@ -417,6 +418,56 @@ async def test_a_token_that_is_too_old_begins_the_list_again(server: FakeApiServ
     assert server.lists == 2
 
 
+async def test_what_a_page_shows_does_not_wait_for_the_others(server: FakeApiServer) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(150)]
+    server.last_page.clear()
+    first = [(f"n{number}", False) for number in range(100)]
+    async with Watched(server) as watched:
+        await watched.expect(*first)
+        assert len(watched.cache.all_keys()) == 100
+        server.last_page.set()
+        await watched.until(watched.watch.listed.is_set)
+        assert {*watched.changes} >= {(f"n{number}", False) for number in range(100, 150)}
+        watched.changes.clear()
+        server.objects[0] = make_object("n0", 8, generation=2)
+        server.last_page.clear()
+        server.send("ERROR", {"code": 410})
+        await watched.expect(("n0", False))
+        seen = watched.cache.get(("a", "n0"))
+        assert seen is not None
+        assert seen.version == 8, "memory shows what was reported"
+
+
+async def test_a_list_that_takes_longer_than_its_version_is_kept_goes_on_and_ends(
+    server: FakeApiServer,
+) -> None:
+    """Or it would begin again and again. The watch repeats what happened since it began."""
+    server.objects = [make_object(f"n{number}", 1) for number in range(250)]
+    server.expired_tokens, server.renews_tokens = 1, True
+    async with Watched(server) as watched:
+        await watched.watches(1)
+        assert len(watched.cache.all_keys()) == 250
+    assert (server.lists, server.limits, server.version) == (1, 4 * [100], 8)
+    assert server.watched_from == ["7"]
+
+
+async def test_a_token_that_is_never_taken_ends_the_list(server: FakeApiServer) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(150)]
+    server.expired_tokens, server.renews_tokens = 2, True
+    async with Watched(server) as watched:
+        await watched.watches(1)
+    assert server.lists == 2
+
+
+async def test_a_consistent_list_never_goes_on_in_another_version(server: FakeApiServer) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(150)]
+    async with Watched(server) as watched:
+        await watched.watches(1)
+        server.expired_tokens, server.renews_tokens = 1, True
+        with pytest.raises(ClusterError, match="410 the token has expired"):
+            await watched.watch.refresh()
+
+
 async def test_an_object_that_cannot_be_read_is_named_and_hides_no_other(
     server: FakeApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -503,6 +554,34 @@ async def test_a_page_is_bounded_in_bytes(server: FakeApiServer) -> None:
             await collection.page(3, "")
         found = [page async for page in pages(collection, 3)]
     assert [page.objects[0]["metadata"]["name"] for page in found] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("most_of_one", "kept"), [(32 * 1024, 0), (64 * 1024, 10**6 / 2)])
+async def test_what_a_cache_does_not_keep_is_not_held_while_it_is_listed_either(
+    server: FakeApiServer, most_of_one: int, kept: float
+) -> None:
+    """Values that are too large, or too many: 16 MB come before the last page of 4 MB."""
+    text = {"spec": {"text": "x" * 40_000}}
+    server.objects = [{**make_object(f"n{number}", 1), **text} for number in range(500)]
+    server.last_page.clear()
+    cache: ObjectCache[str] = ObjectCache(10**6, most_of_one)
+    async with server.connect() as connection:
+        collection, keep = Collection(connection, "/things"), keep_text("Thing", "spec")
+        watch = ListWatch(collection, cache, lambda _: None, keep)
+        tracemalloc.start()
+        listing = asyncio.create_task(watch.run())
+        try:
+            await until("all but the last page", lambda: server.limits == 5 * [100])
+            held, _ = tracemalloc.get_traced_memory()
+            server.last_page.set()
+            await until("the whole list", watch.listed.is_set)
+        finally:
+            tracemalloc.stop()
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
+    assert held < 3 * MOST_BYTES, "two pages, and what is kept"
+    assert len(cache.all_keys()) == 500
+    assert cache.size == pytest.approx(kept, rel=0.2)
 
 
 async def test_no_server_at_all_is_an_error_in_words() -> None:

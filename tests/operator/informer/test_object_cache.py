@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from regroup_operator.api.resource import Key
 from regroup_operator.informer.object_cache import (
     Change,
-    HeldBytes,
     ObjectCache,
     OutOfOrderError,
     Seen,
+    SharedBytes,
 )
 
 SUBJECTS = (("a", "one"), ("a", "two"))
@@ -142,6 +142,25 @@ def test_events_that_are_repeated_change_nothing_and_late_ones_ask_for_a_list() 
         cache.bookmark(9)
 
 
+def test_what_a_list_has_shown_of_a_later_version_is_not_undone_by_what_led_to_it() -> None:
+    cache = make_cache(make_seen(version=15), version=10)
+    cache.note(make_seen(version=12))
+    assert value_of(cache) == "pod0@15"
+    assert cache.apply(make_seen(version=13)) == []
+    assert cache.apply(make_seen(version=14), deleted=True) == []
+    assert (value_of(cache), cache.version) == ("pod0@15", 14)
+    cache.apply(make_seen(version=16))
+    assert value_of(cache) == "pod0@16"
+
+
+def test_all_that_is_known_is_what_answers_have_shown_too() -> None:
+    cache = make_cache(make_seen("pod0"), make_seen("pod1"))
+    cache.note(make_seen("pod2", 12, subject=SUBJECTS[1]))
+    cache.note_list(SUBJECTS[0], [make_seen("pod0")], 13)
+    assert cache.all_keys() == [("a", "pod0"), ("a", "pod2")]
+    assert cache.subjects() == set(SUBJECTS)
+
+
 def test_an_event_without_a_value_keeps_the_one_of_this_state_and_of_no_other() -> None:
     """The watch of jobs brings metadata alone."""
     cache = make_cache(make_seen())
@@ -187,8 +206,8 @@ def test_a_namespace_that_has_filled_memory_leaves_room_for_another() -> None:
 
 
 def test_caches_that_share_a_bound_keep_as_much_together_as_one_alone() -> None:
-    held = HeldBytes()
-    first, other = (ObjectCache[str](1000, 100, held) for _ in range(2))
+    shared = SharedBytes()
+    first, other = (ObjectCache[str](1000, 100, shared) for _ in range(2))
     for number in range(60):
         first.note(make_seen(f"pod{number}", key=("a", f"pod{number}")))
     assert (first.size, other.size) == (500, 500), "it leaves as much as it takes"
@@ -196,6 +215,38 @@ def test_caches_that_share_a_bound_keep_as_much_together_as_one_alone() -> None:
     assert all(seen.value for seen in other.of(("b", "one")))
     first.replace({}, 100, first.begin_list())
     assert other.size == 10
+
+
+def test_lists_that_are_read_at_the_same_time_hold_together_as_much_as_one_cache() -> None:
+    shared = SharedBytes()
+    first, other = (ObjectCache[str](1000, 100, shared) for _ in range(2))
+    with first.listing() as one, other.listing() as two:
+        one.add(make_seen(size=101))
+        for number in range(60):
+            one.add(make_seen(f"pod{number}", key=("a", f"pod{number}")))
+            two.add(make_seen(f"pod{number}", key=("b", f"pod{number}")))
+        assert shared.listed.total < 1000
+        assert one.objects["a", "pod1"].value
+    assert (shared.listed.total, first.size) == (0, 0)
+
+
+def test_what_the_pages_of_a_list_have_shown_takes_no_room_from_the_whole_list() -> None:
+    cache: ObjectCache[str] = ObjectCache(1000, 100)
+    began, pods = cache.begin_list(), [make_seen(f"pod{number}") for number in range(40)]
+    for pod in pods:
+        cache.note(pod)
+    cache.replace({pod.key: pod for pod in pods}, 10, began)
+    assert (cache.size, len(cache.all_keys())) == (400, 40)
+
+
+def test_what_a_list_shows_as_it_was_takes_no_room_and_stays() -> None:
+    known = make_seen(size=100)
+    cache = make_cache(known, most_bytes=200)
+    with cache.listing() as listing:
+        listing.add(known)
+        listing.add(make_seen("pod1", size=100))
+        assert cache.replace(listing.objects, 20, cache.begin_list())
+    assert [seen.value is None for seen in cache.of(SUBJECTS[0])] == [False, True]
 
 
 def test_an_object_that_becomes_unreadable_is_known_without_its_value() -> None:

@@ -304,17 +304,31 @@ class CoordinatorStatus(Message):
             raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
 
 
+class UnknownProtocolError(ValueError):
+    """An answer of a version of the protocol that this release does not speak."""
+
+
 def require_known_protocol(document: Any) -> None:
     """Refuse an answer of a version of the protocol that this release does not speak, whatever else
-    it holds: its fields may mean something else. Raises ValueError, which names the versions.
+    it holds: its fields may mean something else. Raises UnknownProtocolError, which names the
+    versions.
     """
     version = document.get("protocol", PROTOCOL_VERSION) if isinstance(document, dict) else None
-    if version is not None and version not in _KNOWN_PROTOCOLS:
-        known = listed([str(each) for each in _KNOWN_PROTOCOLS])
-        raise ValueError(
-            f"protocol {quote(version)}: this release speaks protocols {known}: suspend and resume "
-            "the job"
-        )
+    if problem := unknown_protocol(version):
+        raise UnknownProtocolError(problem)
+
+
+def unknown_protocol(version: object) -> str:
+    """Why a job of this version of the protocol is not understood, and what to do; empty where it
+    is, and for None.
+    """
+    if version is None or version in _KNOWN_PROTOCOLS:
+        return ""
+    known = listed([str(each) for each in _KNOWN_PROTOCOLS])
+    return (
+        f"protocol {quote(version)}: this release speaks protocols {known}: suspend and resume the "
+        "job"
+    )
 
 
 _KNOWN_PROTOCOLS = (*sorted(version_one.DESIRED_VERSIONS), PROTOCOL_VERSION)
