@@ -31,6 +31,7 @@ from regroup_operator.decide.staffing import (
 )
 from regroup_operator.decide.succession import ensure_service
 from regroup_operator.observe.observed import Job, Observed, Pod
+from regroup_operator.render.torchrun_commands import rendezvous_generation
 from regroup_trainer.protocol.job_status import Waiting
 
 
@@ -83,7 +84,9 @@ def _attempt_lost(loss: losses.Loss | None, term: int) -> tuple[Event, ...]:
 def _end_of_attempt(
     job: Job, observed: Observed, status: TrainingJobStatus, judged: Judgement
 ) -> losses.Loss | None:
-    """The loss that begins the next attempt; None when the last one has not trained."""
+    """The loss that begins the next attempt; None when the last one has not begun."""
+    if not _has_begun(observed, status):
+        return None
     store = _own_store(observed, status)
     if judged.failure:
         what = f"some workers ended well, and one did not: {judged.failure}"
@@ -105,7 +108,17 @@ def _end_of_attempt(
         loss = losses.Loss(
             "infrastructure", "the attempt has lost its store, or too many of its workers"
         )
-    return loss if status.rendezvous_generation is not None else None
+    return loss
+
+
+def _has_begun(observed: Observed, status: TrainingJobStatus) -> bool:
+    """Whether the attempt of the status has anything to lose. The first begins when it trains, a
+    later one when it trained or has a pod: an operator may have died once its number was written.
+    """
+    term, trained = status.coordinator_term, status.rendezvous_generation
+    return trained is not None and (
+        trained == rendezvous_generation(term) or any(pod.term == term for pod in observed.pods)
+    )
 
 
 def _closed_by(

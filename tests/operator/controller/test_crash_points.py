@@ -188,14 +188,8 @@ COURSES = {
     "forced": Course(make_spec(), 3, (start(3), drain, delete_node)),
     "torchrun": Course(make_torchrun_spec(), 3, (start_torchrun, evict_leader, begin_next_attempt)),
 }
-COUNTED_TWICE = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the loss of a store is counted again by an operator whose predecessor has written the"
-    " next attempt into the status, and died before it made that attempt's store",
-)
-MARKS = {"loss": (), "torchrun": (pytest.mark.long, COUNTED_TWICE)}
-"""Of courses. All others together take minutes."""
+QUICK = "loss"
+"""Name of a course. All others together take minutes."""
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -309,7 +303,8 @@ def assert_reported(api: FakeClusterApi, where: str) -> None:
 
 @pytest.mark.parametrize("applied", [False, True], ids=["not carried out", "carried out"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name, (pytest.mark.long,))) for name in COURSES]
+    "name",
+    [pytest.param(name, marks=() if name == QUICK else pytest.mark.long) for name in COURSES],
 )
 async def test_wherever_the_operator_dies_the_next_one_counts_and_reports_all_once(
     name: str, applied: bool

@@ -129,6 +129,19 @@ def test_a_store_that_is_refused_begins_no_further_attempt_and_counts_no_further
     assert "AttemptLost" not in [event.reason for event in what.events]
 
 
+def test_an_operator_that_dies_before_it_makes_the_store_counts_the_loss_once(
+    job: Simulation,
+) -> None:
+    """Its successor does not know whether the store was made, and takes the number after."""
+    del job.pods["gpt-s1"]
+    assert [event.reason for event in job.round(crash_after=0).events].count("AttemptLost") == 1
+    what = job.round()
+    assert "AttemptLost" not in [event.reason for event in what.events]
+    job.run_rounds(5)
+    assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
+    assert job.status.restart_count == job.status.restarts.infrastructure == 1
+
+
 def test_a_store_that_keeps_failing_is_made_ever_less_often_and_fails_the_job_in_the_end() -> None:
     simulation = Simulation(
         spec=make_torchrun_spec(restartPolicy={"maxRestarts": 5, "backoffSeconds": 10})
