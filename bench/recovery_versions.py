@@ -10,12 +10,10 @@ versions. With `-fsdp` the model is sharded.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 
 from bench.harness import Plan, Values, command
 from bench.outcome import UNITS as OF_RECOVERY
+from tools.commits import unpack
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMER = "ba4529ba"
@@ -54,15 +53,6 @@ def measure(case: str, subject: str) -> Values:
             unpack(ROOT, FORMER, root)
         run(root, [*options(case), "--output", str(output)])
         return means(json.loads((output / "recovery.json").read_text()))
-
-
-def unpack(repository: Path, commit: str, folder: Path) -> None:
-    """The files of a commit. Raises CalledProcessError where the clone does not have it."""
-    archive = subprocess.run(
-        ["git", "archive", commit], cwd=repository, check=True, stdout=subprocess.PIPE
-    )
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
 
 
 def options(case: str) -> list[str]:

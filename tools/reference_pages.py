@@ -7,10 +7,11 @@ with its options, each reason why a job waits, and the series that programs expo
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,26 +240,32 @@ def reason_page() -> str:
         for reason, advice in found:
             lines += _item(f"`{reason.name}`: {reason.value}. Do: {advice.what_to_do}.")
         lines += [""]
-    lines += ["## While the job trains", ""]
-    lines += _wrapped(
+    training = (
+        f"`{name}`: heals: {HEALS[advice.heals]}. Do: {advice.what_to_do}."
+        for name, advice in WHILE_TRAINING.items()
+    )
+    lines += _listed(
+        "While the job trains",
         "Condition `Degraded` is True for one of these, for `VolumeUnavailable` or "
         "`CoordinatorUnreachable`, or `Checkpointed` is False. `why` says of a missing worker what "
         "it says of its pod. `RepeatedFailures` holds between two tries too: three failures or "
-        "hangs of the program within half an hour."
+        "hangs of the program within half an hour.",
+        training,
     )
     lines += [""]
-    for name, advice in WHILE_TRAINING.items():
-        lines += _item(f"`{name}`: heals: {HEALS[advice.heals]}. Do: {advice.what_to_do}.")
-    lines += ["", "## Of `why` alone", ""]
-    lines += _wrapped(
+    lines += _listed(
+        "Of `why` alone",
         "`Ready`, `Degraded` and `Checkpointed` have none of these. `why` uses them where the "
         "operator has not written a status, and where it is away: then `why` judges by pods and "
-        "events, with the reasons above too, and says to start the operator again."
+        "events, with the reasons above too, and says to start the operator again.",
+        (f"`{name}`: {meaning}." for name, meaning in OF_WHY.items()),
     )
-    lines += [""]
-    for name, meaning in OF_WHY.items():
-        lines += _item(f"`{name}`: {meaning}.")
     return "\n".join(lines) + "\n"
+
+
+def _listed(title: str, about: str, items: Iterable[str]) -> list[str]:
+    """A section: what its items have in common, and the items."""
+    return [f"## {title}", "", *_wrapped(about), "", *itertools.chain(*map(_item, items))]
 
 
 # --- the series -----------------------------------------------------------------------------------

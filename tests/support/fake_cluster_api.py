@@ -80,6 +80,26 @@ class FakeClusterApi(AsyncServer):
         await self._publish(kind, resource, stored)
         return stored
 
+    async def store_claim(self) -> None:
+        """The claim of the jobs of namespace `a`."""
+        metadata = {"name": "shared", "namespace": "a"}
+        claim = {"metadata": metadata, "kind": "PersistentVolumeClaim"}
+        modes = {"accessModes": ["ReadWriteMany"]}
+        await self.store("persistentvolumeclaims", {**claim, "spec": modes})
+
+    async def store_job(self, spec: Json) -> None:
+        """Job `gpt` of namespace `a`, and its claim."""
+        await self.store_claim()
+        metadata = {"namespace": "a", "name": "gpt"}
+        await self.store("trainingjobs", {"metadata": metadata, "spec": spec})
+
+    async def fail(self, pod: Json) -> None:
+        """The program of a worker's pod ends with an error."""
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
+        shown = {"name": "trainer", "state": ended, "image": "a", "imageID": ""}
+        status = {"phase": "Failed", "containerStatuses": [shown]}
+        await self.store("pods", {**pod, "status": status})
+
     async def remove(self, resource: str, namespace: str, name: str) -> Json:
         """Delete an object. Returns it."""
         gone = self._objects.pop((resource, namespace, name))

@@ -7,12 +7,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 import urllib.request
@@ -29,6 +27,7 @@ from tests.support.operator_process import OperatorProcess
 from tests.support.own_addresses import own_addresses
 from tests.support.waiting import wait_until
 from tools.cache import cache_folder
+from tools.commits import unpack
 from tools.images import layout
 from tools.images.__main__ import build_outdated, name_of
 from tools.images.base import base_image
@@ -50,10 +49,7 @@ class FormerRelease:
     """Its files, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        command = ["git", "-C", str(ROOT), "archive", COMMIT]
-        archive = subprocess.run(command, capture_output=True, check=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+        unpack(ROOT, COMMIT, folder)
         self._folder = folder
         self.chart = folder / "charts/regroup"
         self.environment = {"PYTHONPATH": os.pathsep.join(str(folder / p) for p in _PACKAGES)}

@@ -134,14 +134,15 @@ def test_commands_of_the_runbooks_about_a_pod(server: ApiServer, terminal: PageT
     assert (code, "not found" in shown) == (1, True), "a worker has no former log"
 
     mine = Namespace.make(Api(server.kubeconfig), "default")
-    make_pod(mine, "gpt-w0-1", labels, "packages")
-    names = {"POD": "gpt-w0-1"}
-    ended = "gpt-w0-1 has ended with an error\n"
-    assert terminal.type("kubectl logs POD --previous", changes=names).endswith(ended)
+    for pod, first in ((COORDINATOR, ()), ("gpt-w0-1", ("packages",))):
+        make_pod(mine, pod, labels, *first)
+    names = {"POD": COORDINATOR}
+    ended = "gpt-c1 has ended with an error\n"
+    assert terminal.type("kubectl logs POD --previous", changes=names) == ended
     names_of_both = {**names, "NAME": "trainer"}
     shown = terminal.type("kubectl logs POD -c NAME --previous", changes=names_of_both)
     assert shown == ended
-    shown = terminal.type("kubectl logs POD -c packages", changes=names)
+    shown = terminal.type("kubectl logs POD -c packages", changes={"POD": "gpt-w0-1"})
     assert shown == "gpt-w0-1 trains\n"
 
     path = serve(team.api, "metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "Namespaced")

@@ -139,13 +139,15 @@ def code_of(team: Namespace, name: str = "gpt") -> Json:
 
 
 def add_pod(team: Namespace, name: str, role: str) -> None:
-    """A pod of the job that runs."""
+    """A pod of the job that runs, restricted as those of the operator."""
     labels = {"regroup.dev/job": "gpt", "regroup.dev/role": role}
     command = ["python", "-m", "regroup_trainer.agent"]
-    container = {"name": "trainer", "image": "x", "command": command}
+    inside = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "trainer", "image": "x", "command": command, "securityContext": inside}
+    outside = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     body = {
         "metadata": {"name": name, "labels": labels},
-        "spec": {"containers": [container], "nodeName": "n1"},
+        "spec": {"containers": [container], "nodeName": "n1", "securityContext": outside},
     }
     assert team.api.request("POST", team.core("pods"), body).status == 201
     status = {"status": {"phase": "Running"}}

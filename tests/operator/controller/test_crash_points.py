@@ -107,11 +107,8 @@ def start(workers: int) -> Step:
 async def lose_worker(api: FakeClusterApi) -> None:
     """Its program ends with an error."""
     lost = worker(api, 3)
-    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
-    shown = {"name": "trainer", "state": ended, "image": "a", "imageID": ""}
-    status = {"phase": "Failed", "containerStatuses": [shown]}
     before = count_of(api, "worker")
-    await api.store("pods", {**lost, "status": status})
+    await api.fail(lost)
     await until("a replacement", lambda: count_of(api, "worker") == before)
 
 
@@ -250,12 +247,7 @@ async def job_of(course: Course) -> AsyncIterator[FakeClusterApi]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(handlers, "login", api.login)
             patch.setattr(handlers, "Election", functools.partial(Election, clock=lambda: 0.0))
-            metadata = {"name": "shared", "namespace": "a"}
-            claim = {"metadata": metadata, "kind": "PersistentVolumeClaim"}
-            modes = {"accessModes": ["ReadWriteMany"]}
-            await api.store("persistentvolumeclaims", {**claim, "spec": modes})
-            job = {"metadata": {"namespace": "a", "name": "gpt"}, "spec": course.spec}
-            await api.store("trainingjobs", job)
+            await api.store_job(course.spec)
             yield api
 
 

@@ -66,11 +66,7 @@ async def test_what_is_edited_is_put_right_once(monkeypatch: pytest.MonkeyPatch,
     resource, changes = EDITS[edit]
     async with FakeClusterApi() as api:
         monkeypatch.setattr(handlers, "login", api.login)
-        claim = {"metadata": {"name": "shared", "namespace": "a"}, "kind": "PersistentVolumeClaim"}
-        modes = {"accessModes": ["ReadWriteMany"]}
-        await api.store("persistentvolumeclaims", {**claim, "spec": modes})
-        job = {"metadata": {"namespace": "a", "name": "gpt"}, "spec": make_spec()}
-        await api.store("trainingjobs", job)
+        await api.store_job(make_spec())
         operator = Operator(SETTINGS.model_copy(update={"health_port": free_port()}), KEYS)
         await operator.start(may_watch_nodes=True)
         await start(api)

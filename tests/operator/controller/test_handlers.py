@@ -88,9 +88,7 @@ class Running:
 async def api() -> AsyncIterator[FakeClusterApi]:
     """It has a claim, a node that is Ready, and a Service that is no job's."""
     async with FakeClusterApi() as api:
-        claim = {"metadata": {"name": "shared", "namespace": "a"}, "kind": "PersistentVolumeClaim"}
-        spec = {"accessModes": ["ReadWriteMany"]}
-        await api.store("persistentvolumeclaims", {**claim, "spec": spec})
+        await api.store_claim()
         await make_node(api, ready=True)
         await api.store("services", {"metadata": {"name": "web", "namespace": "a"}, "spec": {}})
         yield api

@@ -47,9 +47,7 @@ WRITES = ("create pods", "delete pods", "patch trainingjobs", "create events", "
 
 
 class Replica:
-    """One process of the operator, with the memory that its watches fill. It has a round when it is
-    told to.
-    """
+    """One process of the operator, with the memory that its watches fill. `go_on` has a round."""
 
     def __init__(self, api: FakeClusterApi) -> None:
         self._api = api
@@ -128,13 +126,8 @@ class Course(RuleBasedStateMachine):
     def begin(self) -> None:
         async def begin() -> None:
             await self._api.__aenter__()
-            metadata = {"name": "shared", "namespace": "a"}
-            claim = {"metadata": metadata, "kind": "PersistentVolumeClaim"}
-            modes = {"accessModes": ["ReadWriteMany"]}
-            await self._api.store("persistentvolumeclaims", {**claim, "spec": modes})
             spec = make_spec(restartPolicy={"maxRestarts": -1, "backoffSeconds": 0})
-            job = {"metadata": {"namespace": "a", "name": "gpt"}, "spec": spec}
-            await self._api.store("trainingjobs", job)
+            await self._api.store_job(spec)
             await self._replica.start()
 
         self._run(begin())
@@ -218,10 +211,7 @@ class Course(RuleBasedStateMachine):
         workers = [pod for pod in self._live() if index_of(pod) is not None]
         if workers:
             pod = draw.draw(st.sampled_from(workers), label="pod")
-            ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom"}}
-            shown = {"name": "trainer", "state": ended, "image": "a", "imageID": ""}
-            status = {"phase": "Failed", "containerStatuses": [shown]}
-            self._run(self._api.store("pods", {**pod, "status": status}))
+            self._run(self._api.fail(pod))
             self._failed += 1
 
     @rule(draw=st.data())
