@@ -1,11 +1,12 @@
 """The course of a fuzz: quiet samples and waves of hostile jobs take turns, so that both kinds of
 samples see the same machine. The ordinary tenant is measured while the hostile one works, until all
-jobs of the wave are answered.
+jobs of the wave are answered. Beside the jobs of the largest wave the operator is started again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -20,16 +21,19 @@ from bench.fuzz.hostile_tenant import HostileTenant
 from bench.fuzz.judgement import last_line, troubles
 from bench.fuzz.quiet_jobs import QuietJobs
 from bench.fuzz.server_refusals import answers
+from bench.fuzz.size import Size
 from bench.harness import shown
 from tests.support.kube_api import Api, Namespace
-from tests.support.operator_process import installed_operator
+from tests.support.operator_process import OperatorProcess, installed_operator
 
-CLIENTS = 4
-"""Of the hostile tenant. Each has one request in flight all the time."""
 WAVE = 100
 """Drawn jobs that the API server takes between two pauses."""
+WAVES = (*[WAVE] * 5, 10 * WAVE)
+"""One after the other, and again. The jobs of a wave all exist at a time."""
 WAVE_SECONDS = 60.0
-"""The hostile tenant rests after so long, though jobs of the wave may have no answer yet."""
+"""For WAVE jobs, and more for more: the hostile tenant rests after so long, though jobs of the wave
+may have no answer yet.
+"""
 MOST_RATIO = 2.0
 UNITS = {
     "jobs": "count",
@@ -45,23 +49,8 @@ UNITS = {
     "p99_quiet_ms": "ms",
     "p99_beside_ms": "ms",
     "p99_ratio": "ratio",
+    "restart_seconds": "s",
 }
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is drawn and measured."""
-
-    seed: int
-    jobs: int
-    """That the API server takes."""
-    templates: int
-    samples: int
-    """Before each wave, and beside it at least."""
-    clients: int = CLIENTS
-    """Of the hostile tenant."""
-    seconds: float = math.inf
-    """No wave begins later."""
 
 
 @dataclass
@@ -70,7 +59,7 @@ class Outcome:
 
     findings: Findings = field(default_factory=Findings)
     exit_code: int = 0
-    """Of the operator, when it is asked to end."""
+    """Of the operator, when it is asked to end: the first that is not 0."""
     troubles: list[str] = field(default_factory=list)
     """Lines of its log."""
     quiet: list[float] = field(default_factory=list)
@@ -79,6 +68,14 @@ class Outcome:
     """The same beside them."""
     requests: float = 0.0
     """A second, of the hostile tenant while it worked."""
+    restarts: list[float] = field(default_factory=list)
+    """Seconds from a start of the operator beside the largest wave until the ordinary tenant has
+    all that it asked for.
+    """
+
+    def note_end(self, exit_code: int) -> None:
+        """Note how the operator has ended."""
+        self.exit_code = self.exit_code or exit_code
 
     def read_log(self, log: str) -> None:
         """Note what the operator's log reports. A refusal may come after a job has been judged.
@@ -108,6 +105,7 @@ class Outcome:
             "p99_quiet_ms": quiet,
             "p99_beside_ms": beside,
             "p99_ratio": beside / quiet,
+            "restart_seconds": max(self.restarts, default=None),
         }
 
     def problems(self) -> list[str]:
@@ -134,50 +132,74 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
         operator.start()
         with Api.kept(api.kubeconfig) as one, Api.kept(api.kubeconfig) as other:
             namespace = Namespace.make(one, f"hostile-{size.seed}")
-            tenant = HostileTenant(namespace, size.seed, size.clients, outcome.findings)
+            tenant = HostileTenant(namespace, size, outcome.findings)
             with contextlib.closing(
                 QuietJobs(Namespace.make(other, f"quiet-{size.seed}"))
             ) as quiet:
-                _take_turns(outcome, tenant, quiet, size, report)
+                Course(operator, tenant, quiet, size, outcome).take_turns(report)
     except TimeoutError as error:
         end = last_line(operator.log.read_text(errors="replace"))
         assert operator.exit_code() is None, f"the operator has ended ({operator.log}): {end}"
         raise TimeoutError(f"{error} (the operator's log is {operator.log})") from error
     finally:
-        outcome.exit_code = operator.stop()
+        outcome.note_end(operator.stop())
         outcome.read_log(operator.log.read_text(errors="replace"))
     DrawnTemplates(api, outcome.findings).judge(size.seed, size.templates)
     return outcome
 
 
-def _take_turns(
-    outcome: Outcome,
-    tenant: HostileTenant,
-    quiet: QuietJobs,
-    size: Size,
-    report: Callable[[str], None],
-) -> None:
-    end, findings = time.monotonic() + size.seconds, outcome.findings
-    while findings.jobs < size.jobs and time.monotonic() < end:
-        wave = min(WAVE, size.jobs - findings.jobs)
-        quiet.sample(lambda count: count > 0)  # not measured: the operator ends what it was at
-        outcome.quiet += quiet.sample(lambda count: count >= size.samples)
-        outcome.beside += _beside(tenant, quiet, wave, size.samples)
+@dataclass
+class Course:
+    """The parts of a fuzz, and what it has found so far."""
+
+    operator: OperatorProcess
+    tenant: HostileTenant
+    quiet: QuietJobs
+    size: Size
+    outcome: Outcome
+
+    def take_turns(self, report: Callable[[str], None]) -> None:
+        """Run waves until as many jobs are taken as are to be, or the time is over."""
+        end, findings = time.monotonic() + self.size.seconds, self.outcome.findings
+        for wave in itertools.cycle(WAVES):
+            left = self.size.jobs - findings.jobs
+            if left <= 0 or time.monotonic() > end:
+                return
+            self._run_wave(min(wave, left))
+            report(self._shown())
+            self.tenant.delete_all()
+
+    def _run_wave(self, wave: int) -> None:
+        outcome, tenant = self.outcome, self.tenant
+        self.quiet.sample(lambda count: count > 0)  # the operator ends what it was at
+        outcome.quiet += self.quiet.sample(lambda count: count >= self.size.samples)
+        outcome.beside += self._beside(wave)
+        if wave > WAVE:
+            outcome.restarts.append(self._restart())
         tenant.await_judgement()
         outcome.requests = tenant.requests / tenant.seconds
-        reasons = dict(findings.reasons.most_common())
+
+    def _beside(self, wave: int) -> list[float]:
+        """The samples of quiet jobs while the hostile tenant works."""
+        end = time.monotonic() + WAVE_SECONDS * max(1, wave / WAVE)
+
+        def is_enough(count: int) -> bool:
+            is_answered = count >= self.size.samples and self.tenant.is_answered()
+            return count > 0 and (time.monotonic() > end or is_answered)
+
+        with self.tenant.at_work(wave):
+            return self.quiet.sample(is_enough)
+
+    def _restart(self) -> float:
+        """Seconds until an operator that starts beside all jobs of a wave has acted."""
+        self.outcome.note_end(self.operator.stop())
+        begun = time.monotonic()
+        self.operator.start()
+        self.quiet.sample(lambda count: count > 0)
+        return time.monotonic() - begun
+
+    def _shown(self) -> str:
+        outcome = self.outcome
+        reasons = dict(outcome.findings.reasons.most_common())
         medians = [round(statistics.median(one)) for one in (outcome.quiet, outcome.beside)]
-        report(f"{shown(outcome.metrics())}, medians {medians}, {reasons}")
-        tenant.delete_all()
-
-
-def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, samples: int) -> list[float]:
-    """The samples of quiet jobs while the hostile tenant works."""
-    end = time.monotonic() + WAVE_SECONDS
-
-    def is_enough(count: int) -> bool:
-        is_over = time.monotonic() > end or (count >= samples and tenant.is_answered())
-        return count > 0 and is_over
-
-    with tenant.at_work(wave):
-        return quiet.sample(is_enough)
+        return f"{shown(outcome.metrics())}, medians {medians}, {reasons}"

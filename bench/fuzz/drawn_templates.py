@@ -12,13 +12,18 @@ from bench.fuzz.judgement import names_field_and_value
 from tests.support.hostile_jobs import draw_ordinary_template, draw_template
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.offline_operator import NAMESPACE, pods_of, problem_of
+from tests.support.operator_simulation import make_torchrun_spec
 from tests.support.specs import SMALLEST
+
+EACH_OF_TORCHRUN = 4
+"""One in so many templates is judged for torchrun, too, if it is an ordinary one."""
 
 
 class DrawnTemplates:
     """Judges them as the operator does, by the code that reads and renders a spec, in this process.
     The pods are created as the operator creates them, but as a dry run, each that differs from all
-    others once. A quarter of the drawn jobs take a template through the operator, too.
+    others once. A quarter of the drawn jobs take a template through the operator, too: all of
+    launcher `regroup`.
     """
 
     def __init__(self, api: Api, findings: Findings) -> None:
@@ -29,10 +34,13 @@ class DrawnTemplates:
     def judge(self, seed: int, count: int) -> None:
         """Judge so many, and note what is wrong."""
         random = Random(seed)
-        for _ in range(count):
+        for number in range(count):
             draw = random.choice((draw_template, draw_ordinary_template))
+            template = draw(random)
             self._findings.templates += 1
-            self._judge_one({**SMALLEST, "template": draw(random)})
+            self._judge_one({**SMALLEST, "template": template})
+            if draw is draw_ordinary_template and number % EACH_OF_TORCHRUN == 0:
+                self._judge_one(make_torchrun_spec(template=_with_script(template)))
 
     def _judge_one(self, spec: Json) -> None:
         try:
@@ -41,7 +49,7 @@ class DrawnTemplates:
         except Exception as error:
             self._findings.errors.append(f"{type(error).__name__}: {error}: {json.dumps(spec)}")
             return
-        if problem and not names_field_and_value(problem):
+        if problem and not names_field_and_value(problem, spec):
             self._findings.unnamed.append(problem)
         for pod in pods:
             self._send(json.dumps(pod), spec["template"])
@@ -54,3 +62,10 @@ class DrawnTemplates:
         answer = self._namespace.api.request("POST", self._namespace.core("pods?dryRun=All"), pod)
         if answer.status != 201:
             self._findings.note_refusal(f"{answer.status} {answer.message}", template)
+
+
+def _with_script(template: Json) -> Json:
+    """An ordinary template that runs one where it has no command: torchrun has no other trainer."""
+    main, *others = template["spec"]["containers"]
+    script = {"command": ["python", "train.py"], **main}
+    return {**template, "spec": {**template["spec"], "containers": [script, *others]}}

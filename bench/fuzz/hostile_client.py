@@ -15,8 +15,10 @@ from http.client import HTTPException
 from random import Random
 
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
+from regroup_operator.observe.bounded_json import UndecodableError
 from tests.support.hostile_specs import draw_job
 from tests.support.kube_api import Answer, Namespace
+from tests.support.large_specs import draw_large, draw_too_large, draw_wide, make_wide
 from tests.support.specs import SMALLEST
 from tests.support.user_rights import Right
 
@@ -42,19 +44,30 @@ class DrawnJobs:
     ones, whichever client gets them. For several threads.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, workers: int) -> None:
+        """`workers`: of the jobs that have most."""
         self._random = Random(seed)
+        self._random_extremes = Random(f"extremes of {seed}")
+        self._workers = workers
+        self._extremes: list[str] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._open = 0
         self._awaited = 0
-        self.taken = 0
+        self.taken: list[str] = []
+        """Names."""
         self.refused = 0
 
     def want(self, count: int) -> None:
-        """So many more are to be taken, from now on."""
+        """So many more are to be taken, from now on. Some that are as large as can be come first:
+        few, since one of them makes as many pods as hundreds of others.
+        """
+        random = self._random_extremes
+        wide = [draw_wide(random, self._workers) for _ in range(2)]
+        large = [*(draw_large(random) for _ in range(2)), draw_too_large(random)]
         with self._lock:
             self._open = count
+            self._extremes = list(map(json.dumps, (*wide, *large)))
 
     def draw(self) -> tuple[str, str] | None:
         """Name and JSON of the next; None while there are as many as are wanted."""
@@ -63,13 +76,14 @@ class DrawnJobs:
                 return None
             self._open -= 1
             self._awaited += 1
-            return f"{DRAWN}{next(self._numbers)}", draw_job(self._random)
+            spec = self._extremes.pop(0) if self._extremes else draw_job(self._random)
+            return f"{DRAWN}{next(self._numbers)}", spec
 
-    def note(self, status: int | None) -> None:
+    def note(self, name: str, status: int | None) -> None:
         """The API server's answer about one that was drawn; None: it is not known."""
         with self._lock:
             self._awaited -= 1
-            self.taken += status == HTTPStatus.CREATED
+            self.taken += [name] if status == HTTPStatus.CREATED else []
             self.refused += status not in (HTTPStatus.CREATED, None)
             self._open += status != HTTPStatus.CREATED
 
@@ -82,20 +96,26 @@ class DrawnJobs:
 class HostileClient:
     """Its requests, one after the other, for one thread."""
 
-    def __init__(self, namespace: Namespace, user: str, drawn: DrawnJobs, name: str) -> None:
+    def __init__(
+        self, namespace: Namespace, user: str, drawn: DrawnJobs, name: str, workers: int = 0
+    ) -> None:
+        """`workers`: of a job that only loses workers, again and again; 0: it has none."""
         self._namespace, self._user, self._drawn = namespace, user, drawn
         self._random = Random(name)
         self._names = (f"{CHANGING}{name}-{number}" for number in itertools.count(1))
         self._own: list[str] = []
+        self._wide, self._workers = f"{CHANGING}{name}-wide", workers
         self.requests = 0
 
     def run(self, over: threading.Event) -> None:
         """Work until it is over. What it has drawn and what it changes take turns."""
+        if self._workers:
+            self._create(self._wide, json.dumps(make_wide(self._workers)))
         while not over.is_set():
             if drawn := self._drawn.draw():
                 name, spec = drawn
                 answer = self._create(name, spec)
-                self._drawn.note(answer.status if answer else None)
+                self._drawn.note(name, answer.status if answer else None)
             if len(self._own) < JOBS:
                 self._own.append(next(self._names))
                 self._create(self._own[-1], json.dumps(SMALLEST))
@@ -121,6 +141,17 @@ class HostileClient:
     def _redraw(self, job: str) -> None:
         self._change(job, f'{{"spec": {draw_job(self._random)}}}')
 
+    def _fill(self, job: str) -> None:
+        self._change(job, json.dumps({"spec": {"trainer": None, **draw_large(self._random)}}))
+
+    def _lose_worker(self, job: str) -> None:
+        if self._workers:
+            job = self._wide
+        index = self._random.randrange(self._workers or SMALLEST["replicas"])
+        chosen = f"regroup.dev/job={job},regroup.dev/index={index}"
+        path = self._namespace.core(f"pods?labelSelector={chosen}")
+        self._send("DELETE", path, json.dumps(DELETE_NOW))
+
     def _delete_pods(self, job: str) -> None:
         path = self._namespace.core(f"pods?labelSelector=regroup.dev/job={job}")
         self._send("DELETE", path, json.dumps(DELETE_NOW))
@@ -136,6 +167,8 @@ class HostileClient:
         _suspend,
         _annotate,
         _redraw,
+        _fill,
+        _lose_worker,
         _delete_pods,
         _delete,
     )
@@ -153,7 +186,7 @@ class HostileClient:
             self.requests += 1
             try:
                 answer = self._namespace.api.request(method, path, body, content, user=self._user)
-            except (OSError, HTTPException):  # on a machine that does too much
+            except (OSError, HTTPException, UndecodableError):  # too much to do, or too large
                 return None
             if answer.status not in BUSY:
                 assert answer.status != HTTPStatus.FORBIDDEN, answer.message

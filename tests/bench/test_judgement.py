@@ -15,8 +15,25 @@ from bench.fuzz.judgement import (
 )
 from tests.support.kube_api import Json
 
+SCRIPT = ["bash", "-c", "sleep 7"]
+VOLUMES = [{"name": "a", "emptyDir": {}}, {"name": "a", "configMap": {"name": 7}}]
+SPEC: Json = {
+    "replicas": 3,
+    "spares": [],
+    "nprocPerNode": "banana",
+    "scheduling": {"gang": "Workload"},
+    "checkpoint": {"storage": {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "shared"}}},
+    "trainer": {"suspend": True, "training": {"learningRate": 1e300}},
+    "template": {
+        "metadata": {"labels": {"example.com/a": "A b", "C d": "e"}},
+        "spec": {"containers": [{"name": "trainer", "command": SCRIPT}], "volumes": VOLUMES},
+    },
+}
+CONTAINER = "spec.template.spec.containers[trainer]"
+LABELS = "spec.template.metadata.labels"
 
-def job(reason: str, message: str, **spec: str) -> Json:
+
+def job(reason: str, message: str, spec: Json = SPEC) -> Json:
     """A job that is not ready."""
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": message}
     return {"spec": spec, "status": {"conditions": [condition]}}
@@ -25,15 +42,27 @@ def job(reason: str, message: str, **spec: str) -> Json:
 @pytest.mark.parametrize(
     "message",
     [
-        "spec.replicas: Input should be greater than or equal to 1, got 0",
+        "spec.replicas: Input should be less than or equal to 2, got 3",
         "spec.trainer.suspend: unknown field; spec.spares: Input should be an integer, got []",
-        "spec.template.spec.containers[0].name: is missing: an entry of containers needs it",
+        f"{CONTAINER}.image: is missing: name the image of this container",
         "not supported yet: spec.scheduling.gang=Workload (gang scheduling)",
+        "spec: replicas 3 must lie between elasticPolicy.minReplicas (1) and the other",
+        "spec.nprocPerNode.int: Input should be a valid integer, got 'banana'",
+        "spec.trainer.training.learningRate: Input should be less than 1, got 1e+300",
+        "spec.checkpoint.storage: give exactly one, got emptyDir and persistentVolumeClaim",
+        f"{CONTAINER}.command: 'bash -c sleep 7' is a line for a shell: write the program",
+        f"{LABELS}: the value of example.com/a must have at most 63 letters, got 'A b'",
+        f"{LABELS}: 'C d' is no key: write it as in example.com/name",
+        f"{LABELS}[example.com/a]: must be a string, got 'A b'",
+        "spec.template.spec.volumes: 'a' is there twice: give each its own",
+        "spec.template.spec.volumes[a].configMap.name: must be a string, got 7",
+        "spec: has more than 10000 values, and no pod needs that: put long lists into a file",
+        "spec.spares 0 and spec.replicas 3 make up to 3 workers",
         'POST /api/v1/pods: 422 Pod "a" is invalid: spec.os.name: Required value',
     ],
 )
 def test_a_refusal_with_field_and_value_is_none(message: str) -> None:
-    assert names_field_and_value(message)
+    assert names_field_and_value(message, SPEC)
     assert not unnamed_refusal(job("InvalidSpec", message))
 
 
@@ -46,10 +75,24 @@ def test_a_refusal_with_field_and_value_is_none(message: str) -> None:
         "spec.replicas: Input should be a valid integer",
         "spec.elasticPolicy: Input should be 'A' or 'B'",
         "spec.spares: unknown field; spec.replicas: Input should be a valid integer",
+        "spec.replicas: needs 2 nodes",
+        "spec.replicas: Input should be less than or equal to 2, got 30",
+        "spec.scheduling.gang='None' is what is possible",
+        "spec: replicas must be a multiple of 2",
+        "spec.trainer.training.learningRate: Input should be less than 1, got 1e30",
+        f"{CONTAINER}.command: is a line for a 'shell': write the program",
+        f"{LABELS}[example.com/a]: must have at most 63 letters",
+        "spec.template.spec.volumes: a name is there twice: give each '1'",
     ],
 )
 def test_a_refusal_without_one_of_them_is_a_finding(message: str) -> None:
     assert unnamed_refusal(job("InvalidSpec", message)) == message
+
+
+def test_a_field_that_the_spec_does_not_have_may_show_what_it_is_by_default() -> None:
+    message = "spec.spares 0 is less than 1"
+    assert names_field_and_value(message, {})
+    assert not names_field_and_value(message, {"spares": 3})
 
 
 def test_a_sentence_of_the_api_server_needs_no_path() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import AnyJob, Job
-from regroup_operator.render import workload
+from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.pod_check import find_problem
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.kube_api import Json
@@ -27,9 +27,14 @@ def problem_of(spec: Json) -> str:
 
 
 def pods_of(spec: Json) -> tuple[Json, Json]:
-    """The coordinator and a worker of a spec that the operator takes, of launcher `regroup`."""
+    """What leads the workers of a spec that the operator takes, and one of these."""
     job = _read(spec)
     assert isinstance(job, Job), job.problem
+    if job.launcher == "torchrun":
+        return (
+            torchrun_workload.store_pod(job, SETTINGS, 1, ()),
+            torchrun_workload.agent_pod(job, SETTINGS, (0, 1), ADDRESS, ()),
+        )
     wanted = workload.desired(job, Ledger())
     return (
         workload.coordinator_pod(job, SETTINGS, wanted, 1, ()),

@@ -23,6 +23,7 @@ from regroup_operator.observe import bounded_json
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import InvalidJob
 from tests.support.kube_api import Json
+from tests.support.large_specs import KINDS, make_large, with_main, with_pod
 from tests.support.offline_operator import problem_of
 from tests.support.specs import SMALLEST
 
@@ -110,45 +111,6 @@ def test_a_storage_of_two_kinds_or_none_learns_which_are_there(storage: Any, giv
 
 # --- size -----------------------------------------------------------------------------------------
 
-SCRIPT: Json = {name: part for name, part in SMALLEST.items() if name != "trainer"}
-
-
-def with_main(**fields: Any) -> Json:
-    """A spec with these fields in its main container."""
-    return {**SCRIPT, "template": {"spec": {"containers": [{"name": "trainer", **fields}]}}}
-
-
-def with_pod(**fields: Any) -> Json:
-    """A spec with these fields in its pod template."""
-    return {**SMALLEST, "template": {"spec": fields}}
-
-
-def make_large(kind: str, count: int) -> Json:
-    """A spec with so many parts of a kind, which some reader looks at one by one."""
-    numbers = range(count)
-    kinds = {
-        "flags of Python": lambda: with_main(command=["python", *["-u"] * count, "train.py"]),
-        "flags of torchrun": lambda: with_main(command=["torchrun", *["-h"] * count, "train.py"]),
-        "arguments": lambda: with_main(command=["python", "train.py"], args=["a"] * count),
-        "words for a shell": lambda: with_main(command=["bash", "-c", "\\n" * count]),
-        "variables": lambda: with_main(env=[{"name": f"A{n}"} for n in numbers]),
-        "limits": lambda: with_main(resources={"limits": {f"a/a{n}": "1e9" for n in numbers}}),
-        "mounts": lambda: with_main(
-            volumeMounts=[{"name": "scratch", "mountPath": f"/{n}"} for n in numbers]
-        ),
-        "tolerations": lambda: with_pod(tolerations=[{}] * count),
-        "volumes": lambda: with_pod(volumes=[{"name": f"a{n}"} for n in numbers]),
-        "unknown fields": lambda: with_pod(unknown=[[]] * count),
-        "wrong paths": lambda: {**SMALLEST, "trainer": {"data": {"paths": [{}] * count}}},
-        "wrong fields": lambda: {**SMALLEST, "trainer": {f"a{n}": 1 for n in numbers}},
-    }
-    return kinds[kind]()
-
-
-KINDS = (
-    "flags of Python", "flags of torchrun", "arguments", "words for a shell", "variables", "limits",
-    "mounts", "tolerations", "volumes", "unknown fields", "wrong paths", "wrong fields",
-)  # fmt: skip
 MOST_SECONDS = 0.5
 """Of CPU. It takes 0.2 s at most here; without bounds it was up to 28 s."""
 

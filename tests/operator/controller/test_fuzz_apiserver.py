@@ -1,5 +1,5 @@
-"""A small fuzz at a real API server and a real operator; `make fuzz` draws ten times as much, and
-judges the times, which mean something on a quiet machine alone.
+"""A small fuzz at a real API server and a real operator, with small jobs. `make fuzz` draws ten
+times as much, and judges the times, which mean something on a quiet machine alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz.course import Size, run
+from bench.fuzz.course import run
+from bench.fuzz.size import Size
 from tests.support.kube_api import Api
 
 pytestmark = pytest.mark.apiserver
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.apiserver
 def test_no_drawn_job_breaks_the_operator_or_is_left_without_an_answer(
     api: Api, tmp_path: Path
 ) -> None:
-    size = Size(seed=19, jobs=200, templates=600, samples=2, clients=2)
+    size = Size(seed=19, jobs=200, templates=600, samples=2, clients=2, workers=20)
     outcome = run(api, tmp_path, size, print)
     assert outcome.problems() == []
     assert (outcome.findings.jobs, outcome.findings.templates) == (200, 600)
