@@ -170,15 +170,21 @@ def test_a_pod_that_is_too_large_to_read_holds_the_job_with_its_label_until_it_i
     container = {"name": "a", "image": "a", "args": ["<" * 1_000_000]}  # six bytes each in JSON
     pod: Json = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]}}
     pod["metadata"] = {"name": "big", "labels": {names.JOB: "bank"}}
-    here = ("--namespace", namespace.name)
+    make_claim(namespace)
+    submit(namespace, tenant, {**SMALLEST, "suspend": True})
+    wait_until("the suspension", lambda: ready(namespace).get("reason") == "Suspended")
     with pytest.raises(UndecodableError):  # the answer holds the pod
         namespace.api.request("POST", namespace.core("pods"), pod)
-    make_claim(namespace)
-    submit(namespace, tenant, SMALLEST)
     wait_until("the conflict", lambda: ready(namespace).get("reason") == "ObjectConflict")
     assert "cannot read pod big" in ready(namespace)["message"]
     wait_until("a warning", lambda: "ObjectConflict" in event_reasons(namespace))
-    assert "replicas" not in namespace.read("bank")["status"], "nothing was planned"
+    here = ("--namespace", namespace.name)
+    resumed = ("--type=merge", "--patch", '{"spec": {"suspend": false}}')
+    apply(namespace.api, "patch", "trainingjob", "bank", *here, *resumed)
+    wait_until("a look at the resumed job", lambda: ready(namespace)["observedGeneration"] == 2)
+    assert ready(namespace)["reason"] == "ObjectConflict"
+    made = namespace.core(f"pods?labelSelector={names.ROLE}")
+    assert namespace.api.request("GET", made).body["items"] == []
     apply(
         namespace.api, "delete", "pod", "big", *here, "--force", "--grace-period=0", "--wait=false"
     )
