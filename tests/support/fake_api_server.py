@@ -35,6 +35,8 @@ class FakeApiServer(AsyncServer):
         """Names of objects that spoil each answer that holds them."""
         self.large: set[str] = set()
         """Names of those that do so unless the answer holds no more than metadata."""
+        self.fleeting: set[str] = set()
+        """Names of those that are gone once they were asked for alone."""
         self.nameless = False
         """Whether not even the names of those can be read."""
         self.expired_tokens = 0
@@ -92,6 +94,9 @@ class FakeApiServer(AsyncServer):
         names = {each["metadata"]["name"] for each in part}
         is_table = "as=Table" in request.headers["Accept"]
         if names & self.unreadable and (self.nameless or not is_table):
+            return web.Response(body=GARBAGE)
+        if names & self.fleeting:
+            self.objects = [each for each in self.objects if each not in part or limit > 1]
             return web.Response(body=GARBAGE)
         if names & self.large and "as=" not in request.headers["Accept"]:
             return web.Response(body=GARBAGE)

@@ -58,11 +58,13 @@ class Collection:
 
     async def partial(self, token: str) -> Page:
         """The next object without spec and status, or only its name, as `kubectl get` would print
-        it. Raises UnreadableError when not even that can be read.
+        it; an empty page where it has gone meanwhile. Raises UnreadableError when not even that can
+        be read.
         """
         try:
             answer = await self._list(1, token, _PARTIAL.format("PartialObjectMetadataList"))
-            return Page(*_part(self.path, answer, "items"), is_partial=True)
+            objects, version, rest = _part(self.path, answer, "items")
+            return Page(objects, version, rest, is_partial=bool(objects))
         except UnreadableError:
             return await self._skip(token)
 

@@ -161,10 +161,13 @@ def test_kueue_is_not_needed_and_not_used() -> None:
 
 
 def test_a_claim_has_to_be_shared() -> None:
-    assert checks.claim("c", {"spec": {"accessModes": ["ReadWriteMany"]}}, "").state == "ok"
-    alone = checks.claim("c", {"spec": {"accessModes": ["ReadWriteOnce"]}}, "")
+    assert checks.claim("c", {"spec": {"accessModes": ["ReadWriteMany"]}}, None).state == "ok"
+    alone = checks.claim("c", {"spec": {"accessModes": ["ReadWriteOnce"]}}, None)
     assert (alone.state, alone.found) == ("fail", "it is ReadWriteOnce")
-    assert checks.claim("c", None, "not found").found == "it could not be read: not found"
+    assert (
+        checks.claim("c", None, ClusterError("not found")).found
+        == "it could not be read: not found"
+    )
 
 
 def test_the_report_fits_eighty_columns_and_its_code_says_whether_something_fails() -> None:

@@ -30,6 +30,13 @@ async def test_a_pod_that_cannot_be_read_whole_fails_the_list_of_its_job() -> No
                     await cluster.pods("a", "", read)
 
 
+async def test_a_pod_that_goes_while_it_is_asked_for_is_no_pod() -> None:
+    async with FakeApiServer() as server:
+        server.objects, server.fleeting = [make_object("one", 1)], {"one"}
+        async with Cluster(lambda: kopf.ConnectionInfo(server=server.url)) as cluster:
+            assert await cluster.pods("a", "", read) == ([], "1")
+
+
 async def test_pods_of_one_job_that_would_fill_memory_fail_its_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

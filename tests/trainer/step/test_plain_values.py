@@ -167,7 +167,8 @@ def test_a_hostile_number_of_numpy_is_no_number(dtype: str) -> None:
 def test_a_damaged_array_of_numpy_is_refused(shape: Any, content: bytes) -> None:
     class Damaged:
         def __reduce__(self) -> tuple[Any, ...]:
-            reconstruct, made_with, _state = numpy.ones(2).__reduce__()
+            array: Any = numpy.ones(2)
+            reconstruct, made_with, _ = array.__reduce__()
             return reconstruct, made_with, (1, shape, numpy.dtype("f8"), False, content)
 
     with pytest.raises((CheckpointError, pickle.UnpicklingError)):
