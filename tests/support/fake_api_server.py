@@ -43,6 +43,8 @@ class FakeApiServer(AsyncServer):
         """How many of the next pages are answered by 410."""
         self.renews_tokens = False
         """Whether those answers say how the list can go on, in the next version."""
+        self.more: Json = {}
+        """What else those say that do not."""
         self.last_page = asyncio.Event()
         """The page that ends a list is not answered before this is set."""
         self.last_page.set()
@@ -88,7 +90,7 @@ class FakeApiServer(AsyncServer):
         if token and self.expired_tokens:
             self.expired_tokens -= 1
             self.version += self.renews_tokens
-            more = {"metadata": {"continue": token}} if self.renews_tokens else {}
+            more = {"metadata": {"continue": token}} if self.renews_tokens else self.more
             return web.json_response({"message": "the token has expired", **more}, status=410)
         part = self.objects[start : start + limit]
         names = {each["metadata"]["name"] for each in part}

@@ -218,7 +218,8 @@ def _refused(method: str, path: str, status: int, answer: bytes) -> ClusterError
     reason = str(refusal.get("reason", ""))
     error = kinds.get(status, ClusterError)(method, path, status, message, reason)
     if isinstance(error, ExpiredError):
-        error.token = str((refusal.get("metadata") or {}).get("continue", ""))
+        metadata = refusal.get("metadata")
+        error.token = str(metadata.get("continue", "")) if isinstance(metadata, dict) else ""
     return error
 
 

@@ -459,11 +459,14 @@ async def test_a_token_that_is_never_taken_ends_the_list(server: FakeApiServer) 
     assert server.lists == 2
 
 
-async def test_a_consistent_list_never_goes_on_in_another_version(server: FakeApiServer) -> None:
+@pytest.mark.parametrize(("renews", "more"), [(True, {}), (False, {"metadata": "odd"})])
+async def test_a_consistent_list_never_goes_on_in_another_version(
+    server: FakeApiServer, renews: bool, more: dict[str, object]
+) -> None:
     server.objects = [make_object(f"n{number}", 1) for number in range(150)]
     async with Watched(server) as watched:
         await watched.watches(1)
-        server.expired_tokens, server.renews_tokens = 1, True
+        server.expired_tokens, server.renews_tokens, server.more = 1, renews, more
         with pytest.raises(ClusterError, match="410 the token has expired"):
             await watched.watch.refresh()
 
