@@ -82,16 +82,21 @@ class Installation:
             self.stage.start(node)
             wait_until(f"{node} to be Ready", lambda: self.node_is_ready(node), seconds=120)
 
+    def leader(self) -> str:
+        """The pod of the operator that leads; empty where none does."""
+        lease = self.kubectl.read("lease", "regroup-operator", "-n", installing.SYSTEM)
+        return str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
+
     @contextlib.contextmanager
-    def cordoned_node_of_operator(self) -> Iterator[None]:
-        """Inside, no pod comes to the node on which the operator runs that leads."""
-        where = ("-n", installing.SYSTEM)
-        lease = self.kubectl.read("lease", "regroup-operator", *where)
-        leader = lease["spec"]["holderIdentity"].partition("_")[0]
-        node = self.kubectl.read("pod", leader, *where)["spec"]["nodeName"]
+    def cordoned_node_of_operator(self) -> Iterator[str]:
+        """Inside, no pod comes to the node on which the operator runs that leads; yields its
+        name.
+        """
+        pod = self.kubectl.read("pod", self.leader(), "-n", installing.SYSTEM)
+        node = str(pod["spec"]["nodeName"])
         self.kubectl("cordon", node)
         try:
-            yield
+            yield node
         finally:
             self.kubectl("uncordon", node)
 
@@ -99,6 +104,16 @@ class Installation:
         """What Kubernetes thinks of the node."""
         conditions = self.kubectl.read("node", name)["status"]["conditions"]
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    @contextlib.contextmanager
+    def without_operator(self) -> Iterator[None]:
+        """Inside, no replica of the operator runs."""
+        (found,) = self.kubectl.read("deployments", "-n", installing.SYSTEM)["items"]
+        self.scale_operator(0)
+        try:
+            yield
+        finally:
+            self.scale_operator(found["spec"]["replicas"])
 
     def scale_operator(self, replicas: int) -> None:
         """Stop or start the operator, and wait until it is so."""

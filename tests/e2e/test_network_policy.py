@@ -165,13 +165,10 @@ def test_outsiders_reach_a_job_whose_policy_is_deleted_until_the_operator_makes_
     enforced: Installation, outsiders: Outsiders
 ) -> None:
     wait_until("the outsiders to be shut out", outsiders.are_shut_out, seconds=60)
-    enforced.scale_operator(0)
-    try:
+    with enforced.without_operator():
         where = ("-n", outsiders.job.namespace)
         enforced.kubectl("delete", "networkpolicy", network_policy(outsiders.job.name), *where)
         wait_until("the outsiders to be let in", outsiders.are_let_in, seconds=60)
-    finally:
-        enforced.scale_operator(1)
     wait_until("the operator to shut them out", outsiders.are_shut_out, seconds=90)
 
 
