@@ -89,7 +89,7 @@ def main() -> None:
     model = session.prepare(Net(options.dropout), strategy=options.strategy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-    count = Count(numpy.array(0) if options.fail == "array" else 0)
+    count = Count(numpy.array(0, dtype=object) if options.fail == "array" else 0)
     if options.fail != "no-optimizer":
         session.attach(optimizer, scheduler, gradient_clip=0.5, count=count)
 

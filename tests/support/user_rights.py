@@ -47,13 +47,15 @@ def _client_rows() -> dict[str, tuple[frozenset[Right], frozenset[Right]]]:
     found: dict[str, tuple[frozenset[Right], frozenset[Right]]] = {}
     last = ""
     for call, text in re.findall(r"^\| ([^|]*`[^|]*|the same[^|]*) \| ([^|]+) \|$", section, re.M):
-        rights = frozenset(named_in(text))
+        rights, beyond = frozenset(named_in(text)), frozenset[Right]()
+        for other in re.findall(r"those of (`\w+\(\)`)", text):
+            rights, beyond = rights | found[other][0], beyond | found[other][1]
         if call.startswith("the same"):
             needed, more = found[last]
-            found[last] = needed, more | rights
+            found[last] = needed, (more | rights | beyond) - needed
         else:
-            last, found[call] = call, (rights, frozenset())
-    return {**found, "`metrics()` at rest": found["`load_state_dict()`"]}
+            last, found[call] = call, (rights, beyond)
+    return found
 
 
 def needed_by(verb: str) -> list[Right]:

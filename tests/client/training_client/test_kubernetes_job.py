@@ -64,10 +64,12 @@ class RecordingApi(ClusterApi):
             ended = {**self._found, "status": running_status(phase="Succeeded")}
             yield json.dumps({"type": "MODIFIED", "object": ended}).encode()
 
-    def run_in_pod(self, *_: Any, **__: Any) -> CommandOutput:
+    def run_in_pod(
+        self, _namespace: str, _pod: str, command: Sequence[str], *_: Any, **__: Any
+    ) -> CommandOutput:
         """The answer fits what lists checkpoints, and what prints a series."""
         self._open("pods/exec")
-        return CommandOutput("[]" if self._pods else '{"points": []}', "", 0)
+        return CommandOutput("[]" if "list" in command else '{"points": []}', "", 0)
 
     def stream_from_pod(self, *_: Any, **__: Any) -> AbstractContextManager[CommandStream]:
         self._open("pods/exec")
@@ -108,9 +110,9 @@ def trains(**refused: int) -> RecordingApi:
     return RecordingApi(running_status(), PODS, **refused)
 
 
-def rests(phase: str = "Running") -> RecordingApi:
+def rests(phase: str = "Running", **refused: int) -> RecordingApi:
     """A job without pods; one of the moment gets this phase."""
-    api = RecordingApi(RESTS)
+    api = RecordingApi(RESTS, **refused)
     api.phase = phase
     return api
 
@@ -137,8 +139,10 @@ CALLS: dict[str, list[tuple[RecordingApi, Callable[[RecordingApi], object]]]] = 
     ],
     "`load_state_dict()`": [(rests(), read_weights), (rests("Failed"), read_weights)],
     "`checkpoints()`": [
-        (rests(), lambda api: job_of(api).checkpoints()),
+        (rests(create_pods=403), lambda api: job_of(api).checkpoints()),
         (trains(), lambda api: job_of(api).checkpoints()),
+        (rests(), lambda api: job_of(api).checkpoints()),
+        (rests("Failed"), lambda api: job_of(api).checkpoints()),
     ],
     "`scale()`": [(trains(), lambda api: job_of(api).scale(3))],
     "`suspend()`, `resume()`": [
