@@ -170,7 +170,7 @@ def test_the_order_to_leave_does_not_overtake_a_commit_that_is_on_its_way(
 def die_with_a_commit(directory: Path, monkeypatch: pytest.MonkeyPatch, dying: int) -> None:
     """Run to the end; one rank has applied a step, and is killed before another has."""
     monkeypatch.setenv(survival_faults.DYING, str(dying))
-    run = make_run(directory, STEPS)
+    run = make_run(directory, STEPS, min_replicas=3)  # its fault is of the first generation
     run.entry = "tests.support.survival_faults"
     assert play(run).result == "completed"
     recovery = recovery_of(run, "application")
