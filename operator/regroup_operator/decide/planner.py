@@ -111,7 +111,7 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     if job.suspend:
         return suspend(job, observed, _leader_blocker(_blocker(job, observed), observed), now)
     if was_suspended(observed):
-        return tear_down(job, observed)
+        return tear_down(job, observed, now)
     if isinstance(job, InvalidJob):
         return _hold(job, observed, now)
     return _run(job, observed, now)

@@ -28,6 +28,13 @@ from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed,
 from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+DEAF_SECONDS = 10.0
+"""How long after it has its node a pod may not hear SIGTERM: the kernel drops it for the first
+process of a container that has no handler, and Python has none while it starts.
+"""
+DEAF_GRACE_SECONDS = 30
+"""From a signal that may be lost to SIGKILL, as Kubernetes has it where a pod says nothing."""
+
 
 def was_suspended(observed: Observed) -> bool:
     """Whether the coordinator has ended its generation to suspend the job."""
@@ -54,7 +61,7 @@ def suspend(job: AnyJob, observed: Observed, blocker: Waiting | None, now: datet
     coordinator = current_coordinator(observed, job.status)
     late = _suspending_for_too_long(job, coordinator, now) and not waits_for_volume(observed)
     if was_suspended(observed) or late or not _may_save(job, observed, coordinator):
-        return tear_down(job, observed)
+        return tear_down(job, observed, now)
     leader = (
         keep_coordinator(job, observed, job.status, blocker, now)
         if isinstance(job, Job)
@@ -102,13 +109,17 @@ def _suspending_for_too_long(job: AnyJob, coordinator: Pod | None, now: datetime
     return (now - since).total_seconds() > job.policies.termination_grace_seconds
 
 
-def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:
+def tear_down(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     """Give all pods back. Once they are gone the job is suspended, or it starts again when
     `suspend` was taken back meanwhile. The coordinator goes last: it alone says that nothing is to
     be saved.
     """
     pods = sorted(observed.pods, key=lambda pod: pod.role == COORDINATOR)
-    actions = (DeletePod(pod, "the job is suspended") for pod in pods if not pod.terminating)
+    actions = (
+        DeletePod(pod, "the job is suspended", _grace(pod, job, now))
+        for pod in pods
+        if not pod.terminating
+    )
     stuck = remove_stuck(job.status, observed, job.policies.node_failure)
     return DraftPlan(
         job.status,
@@ -117,6 +128,12 @@ def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:
         PlanContext(_problem(job), "suspending"),
         requeue_after=REQUEUE_SECONDS,
     )
+
+
+def _grace(pod: Pod, job: AnyJob, now: datetime) -> int | None:
+    """Of a pod that has just got its node: it holds nothing yet, and may not hear SIGTERM."""
+    begins = pod.placed and (now - parse_time(pod.placed)).total_seconds() < DEAF_SECONDS
+    return min(DEAF_GRACE_SECONDS, job.policies.termination_grace_seconds) if begins else None
 
 
 def _suspended(job: AnyJob) -> DraftPlan:

@@ -27,6 +27,7 @@ from regroup_operator.decide.staffing import backoff_end
 from regroup_operator.decide.suspension import waits_for_volume
 from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
+from regroup_trainer.protocol.message import named
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 NODES_SHOWN = 8
@@ -242,6 +243,10 @@ def _suspended(view: JobView) -> Waiting | None:
 def _suspending(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspending":
         return None
+    ending = [pod.name for pod in view.observed.pods if pod.terminating]
+    if ending and len(ending) == len(view.observed.pods):
+        text = f"suspending: waiting for the end of {named(ending, len(ending))}"
+        return Waiting.of(WaitingReason.Suspending, text)
     text = f"suspending: {_progress(view)}"
     if not waits_for_volume(view.observed):
         return Waiting.of(WaitingReason.Suspending, text)

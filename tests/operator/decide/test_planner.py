@@ -621,6 +621,30 @@ def test_suspending_lets_the_coordinator_save_and_then_gives_all_pods_back(job: 
     assert job.status.phase == "Suspended"
 
 
+def test_a_pod_that_may_not_have_heard_that_it_is_to_end_is_not_waited_for_as_long(
+    job: Simulation,
+) -> None:
+    """Its process had no handler yet. Kubernetes would wait for all that a checkpoint may take."""
+    job.tick(60.0)
+    young = job.workers()[0]
+    job.pods[young.name] = replace(young, placed=job.now.isoformat())
+    job.spec, job.generation = make_spec(suspend=True), 2
+    job.outcome = Outcome(result="suspended", message="saved")
+    deleted = [action for action in job.round().actions if isinstance(action, DeletePod)]
+    graces = {one.pod.name: one.grace_seconds for one in deleted}
+    assert graces.pop(young.name) == 30
+    assert list(graces.values()) == [None] * 3
+
+
+def test_while_only_pods_that_end_are_left_the_message_names_them(job: Simulation) -> None:
+    job.spec, job.generation = make_spec(suspend=True), 2
+    job.outcome = Outcome(result="suspended", message="saved")
+    last = job.workers()[0]
+    job.pods = {last.name: replace(last, terminating=True)}
+    job.run_rounds(1)
+    assert job.status.message == f"suspending: waiting for the end of {last.name}"
+
+
 def test_a_suspended_job_resumes_under_a_higher_term_with_new_pods(job: Simulation) -> None:
     job.spec, job.generation = make_spec(suspend=True), 2
     job.outcome = Outcome(result="suspended", message="saved")
