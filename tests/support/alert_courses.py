@@ -225,39 +225,13 @@ COURSES: dict[str, tuple[Course, ...]] = {
         ),
     ),
     "TrainingJobCoordinatorUnreachable": (
-        Fires(40, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x90"}),
         Fires(15, {of_job("waiting", reason="CoordinatorUnreachable"): "1x30"}),
-        # It lasts as long as its cause, which may be hours.
-        Fires(280, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x290"}),
-        # After two hours it answers again.
-        Course(132, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x120 3x90"}),
-        # After two hours the job is suspended.
-        Course(
-            132,
-            {
-                of_job("status_phase", phase="Running"): "1x130 0x90",
-                of_job("generation", pod="c1"): "3x10 _x290",
-            },
-        ),
+        Fires(15, {**RUNNING, of_job("degraded", reason="CoordinatorUnreachable"): "1x30"}),
         # A successor answers.
-        Course(
-            40,
-            {
-                **RUNNING,
-                of_job("generation", pod="c1"): "3x10 _x90",
-                of_job("generation", pod="c2"): "_x11 1x90",
-            },
-        ),
-        # A job of torchrun has no coordinator.
-        Course(40, RUNNING),
-        # Its series are never scraped. The operator reached it again after half an hour.
-        Course(
-            40,
-            {
-                of_job("waiting", reason="CoordinatorUnreachable"): "1x30 _x60",
-                of_job("status_phase", phase="Running"): "0x30 1x60",
-            },
-        ),
+        Course(40, {**RUNNING, of_job("degraded", reason="CoordinatorUnreachable"): "1x9 _x90"}),
+        # Prometheus alone is kept from the coordinator: its series are missing.
+        Course(40, {**RUNNING, of_job("generation", pod="c1"): "3x10 _x90"}),
+        Course(15, {**RUNNING, of_job("degraded", reason="NoProgress"): "1x30"}),
     ),
     "TrainingJobObjectConflict": (
         Fires(10, {of_job("waiting", reason="ObjectConflict"): "1x30"}),

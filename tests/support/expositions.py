@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
+from regroup_operator.api.status import Condition, RecoveryStatus, TrainingJobStatus
 from regroup_operator.controller import operator_metrics
 from regroup_operator.informer import request_metrics
 from regroup_operator.leadership.election import leads
@@ -46,7 +46,7 @@ def operator() -> str:
     job = Simulation().job()
     operator_metrics.job_series.observe(job, job.status, None)
     waiting = Waiting.of(WaitingReason.Unschedulable, "no node fits")
-    operator_metrics.job_series.observe(job, _recovered(), waiting)
+    operator_metrics.job_series.observe(job, _recovered_and_degraded(), waiting)
     text = _text(REGISTRY)
     operator_metrics.job_series.forget(job.key)
     return text
@@ -78,7 +78,7 @@ def agent() -> str:
     return "".join(_text(registry) for registry in metrics.registries)
 
 
-def _recovered() -> TrainingJobStatus:
+def _recovered_and_degraded() -> TrainingJobStatus:
     recovery = RecoveryStatus(
         time="2026-01-01T00:00:00Z",
         cause="hang",
@@ -86,7 +86,14 @@ def _recovered() -> TrainingJobStatus:
         generation="1.2",
         down_seconds=3.5,
     )
-    return TrainingJobStatus(recoveries=(recovery,))
+    degraded = Condition(
+        type="Degraded",
+        status="True",
+        reason="NoProgress",
+        message="rank 1 hangs",
+        last_transition_time="2026-01-01T00:00:00Z",
+    )
+    return TrainingJobStatus(recoveries=(recovery,), conditions=(degraded,))
 
 
 def _text(registry: CollectorRegistry) -> str:

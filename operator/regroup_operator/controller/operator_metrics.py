@@ -162,11 +162,18 @@ class JobSeries(Collector):
             "1 for the reason why the job is not ready; absent while it is.",
             labels=[*base, "reason"],
         )
+        degraded = GaugeMetricFamily(
+            "trainingjob_degraded",
+            "1 for the reason why the job trains with less than it should; absent else.",
+            labels=[*base, "reason"],
+        )
         # In a thread of its own, while jobs come and go. Nothing else runs while copy() does.
         jobs, failed = self._jobs.copy(), self._failed.copy()
         for key, (job, status, waiting) in jobs.items():
             if waiting is not None and key not in failed:
                 wait.add_metric([*key, waiting.reason], 1.0)
+            if (condition := status.condition("Degraded")) and condition.status == "True":
+                degraded.add_metric([*key, condition.reason], 1.0)
             for name in get_args(Phase):
                 phase.add_metric([*key, name], float(status.phase == name))
             for state, count in _workers(job, status).items():
@@ -177,7 +184,7 @@ class JobSeries(Collector):
             excluded.add_metric([*key], len(status.excluded_nodes))
         for key in failed:
             wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
-        yield from (phase, workers, restarts, lost, excluded, wait)
+        yield from (phase, workers, restarts, lost, excluded, wait, degraded)
 
 
 def _workers(job: AnyJob, status: TrainingJobStatus) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
+from regroup_operator.api.status import Condition, RecoveryStatus, TrainingJobStatus
 from regroup_operator.controller.handlers import Operator
 from regroup_operator.controller.operator_metrics import (
     REQUEST_BYTES,
@@ -65,6 +65,22 @@ def test_the_reason_why_a_job_waits_is_a_series_until_it_trains() -> None:
     ]
     series.observe(JOB, JOB.status, None)
     assert samples(series, "trainingjob_waiting") == []
+
+
+def test_the_reason_why_a_job_is_degraded_is_a_series_until_it_is_whole() -> None:
+    series = JobSeries()
+    for status in ("True", "False"):
+        condition = Condition(
+            type="Degraded",
+            status=status,
+            reason="NoProgress",
+            message="rank 1 hangs",
+            last_transition_time="2026-01-01T00:00:00Z",
+        )
+        series.observe(JOB, TrainingJobStatus(conditions=(condition,)), None)
+        assert samples(series, "trainingjob_degraded") == [
+            {"namespace": "default", "trainingjob": "gpt", "reason": "NoProgress"}
+        ] * (status == "True")
 
 
 def test_a_job_that_is_gone_has_no_series() -> None:
