@@ -112,7 +112,7 @@ def trains(**refused: int) -> RecordingApi:
 
 def rests(phase: str = "Running", **refused: int) -> RecordingApi:
     """A job without pods; one of the moment gets this phase."""
-    api = RecordingApi(RESTS, **refused)
+    api = RecordingApi(RESTS, (), **refused)
     api.phase = phase
     return api
 
