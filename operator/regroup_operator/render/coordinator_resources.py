@@ -12,19 +12,21 @@ from typing import Any
 
 from regroup_operator.api.pod_types import amount_of
 from regroup_operator.api.resource import Object
+from regroup_trainer.protocol.generation import PIECE_CHARACTERS
 
 MIB = 1024 * 1024
-PROCESS_BYTES = 53 * MIB
+PROCESS_BYTES = 55 * MIB
 """Of the process and what it has imported."""
-MEMBER_BYTES, RANK_BYTES = 39 * 1024, 4500
+MEMBER_BYTES, RANK_BYTES = 34 * 1024, 4200
 """What it keeps of each worker and rank."""
-RECORD_BYTES, SHARD_BYTES = 228, 18
-"""Of each worker and rank in the message that begins a generation. It is in memory once, but each
-worker is sent all of it, and what a slow network has not taken yet lies in the kernel's buffers,
-which count as the pod's.
+UNSENT_BYTES = PIECE_CHARACTERS
+"""Of each worker: the piece of a record that it has asked for. What a slow network has not taken
+yet lies in the kernel's buffers, which count as the pod's.
 """
-WORKER_CPU, RANK_CPU = Fraction(4, 10_000), Fraction(15, 100_000)
-"""Cores for the heartbeats of a worker, and for the reports of a rank at their highest rate."""
+LOOP_CPU, RANK_CPU = Fraction(68, 10_000), Fraction(27, 1_000_000)
+"""Cores, for the square root of the workers, and for each rank that they report on: the more
+messages there are, the more of them the event loop takes at once.
+"""
 MOST_CPU = Fraction(1)
 """One thread does all the work. Without a limit it may take this in a recovery, whatever the
 request.
@@ -37,12 +39,11 @@ def resources_for(given: Mapping[str, Any], workers: int, ranks: int) -> Object:
     """`given`, a ResourceRequirements, with each amount raised to what a job of so many workers and
     ranks needs. What it does not set stays unset.
     """
-    cpu = min(WORKER_CPU * workers + RANK_CPU * ranks, MOST_CPU)
+    cpu = min(training_cores(workers, ranks), MOST_CPU)
     memory = Fraction(kept_bytes(workers, ranks))
-    unsent = workers * (RECORD_BYTES * workers + SHARD_BYTES * ranks)
     least = {
         "requests": {"cpu": cpu, "memory": memory},
-        "limits": {"cpu": LIMIT_FACTOR * cpu, "memory": LIMIT_FACTOR * memory + unsent},
+        "limits": {"cpu": LIMIT_FACTOR * cpu, "memory": LIMIT_FACTOR * memory + UNSENT_BYTES * workers},
     }
     return {
         kind: _raised(amounts, least[kind]) if kind in least else amounts
@@ -53,6 +54,11 @@ def resources_for(given: Mapping[str, Any], workers: int, ranks: int) -> Object:
 def kept_bytes(workers: int, ranks: int) -> int:
     """Memory of a coordinator of so many workers and ranks."""
     return PROCESS_BYTES + MEMBER_BYTES * workers + RANK_BYTES * ranks
+
+
+def training_cores(workers: int, ranks: int) -> Fraction:
+    """What a coordinator of so many workers and ranks takes while they train."""
+    return LOOP_CPU * Fraction(math.sqrt(workers)) + RANK_CPU * ranks
 
 
 def _raised(amounts: Any, least: Mapping[str, Fraction]) -> Any:

@@ -13,10 +13,9 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.render import workload
 from regroup_operator.render.coordinator_resources import (
     MIB,
-    RANK_CPU,
-    WORKER_CPU,
     kept_bytes,
     resources_for,
+    training_cores,
 )
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.kube_api import ROOT
@@ -51,17 +50,16 @@ def measured(metric: str) -> dict[tuple[int, int], float]:
 
 def test_the_memory_is_as_measured() -> None:
     peaks = measured("rss_peak_mb")
-    assert max(peaks) == (512, 512)
+    assert max(peaks) == (1024, 8192)
     for size, peak in peaks.items():
         assert peak == pytest.approx(kept_bytes(*size) / MIB, rel=0.05)
 
 
-def test_the_cpu_is_what_training_was_measured_to_take_and_a_quarter_more_at_most() -> None:
+def test_the_cpu_is_what_training_was_measured_to_take_and_half_as_much_more_at_most() -> None:
     found = measured("training_millicores")
-    assert max(found) == (512, 512)
-    for (workers, ranks), millicores in found.items():
-        asked = 1000 * (WORKER_CPU * workers + RANK_CPU * ranks)
-        assert millicores <= asked <= 1.25 * millicores
+    assert max(found) == (1024, 8192)
+    for size, millicores in found.items():
+        assert millicores <= 1000 * training_cores(*size) <= 1.5 * millicores
 
 
 def test_the_page_shows_what_coordinators_ask_for() -> None:
@@ -76,13 +74,13 @@ def test_the_page_shows_what_coordinators_ask_for() -> None:
 
 def test_a_small_job_gets_what_the_installation_says() -> None:
     assert resources_of() == GIVEN
-    assert resources_for(GIVEN, workers=10, ranks=10) == GIVEN
+    assert resources_for(GIVEN, workers=8, ranks=8) == GIVEN
 
 
 def test_a_large_job_gets_more() -> None:
     assert resources_for(GIVEN, workers=1024, ranks=8192) == {
-        "requests": {"cpu": "1000m", "memory": "128Mi"},
-        "limits": {"memory": "627Mi"},
+        "requests": {"cpu": "439m", "memory": "122Mi"},
+        "limits": {"memory": "292Mi"},
     }
 
 
@@ -108,9 +106,9 @@ def test_more_ranks_never_get_less_and_a_request_is_at_most_its_limit(workers: i
 def test_workers_that_a_job_may_have_by_itself_count_and_spares_and_all_ranks() -> None:
     few = resources_of()["requests"]["cpu"]
     assert few == "20m"
-    assert resources_of(**up_to(100))["requests"]["cpu"] == "55m"
-    assert resources_of(**up_to(100), spares=20)["requests"]["cpu"] == "66m"
-    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "70m"
+    assert resources_of(**up_to(100))["requests"]["cpu"] == "71m"
+    assert resources_of(**up_to(100), spares=20)["requests"]["cpu"] == "78m"
+    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "74m"
 
 
 def test_no_job_counts_for_more_workers_than_the_installation_allows() -> None:
