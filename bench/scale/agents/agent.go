@@ -12,8 +12,10 @@ const (
 	firstPauseSeconds   = 0.1
 	longestPauseSeconds = 1.0
 	queueMessages       = 1000
-	beginning           = 256 // bytes of a message by which a known record is recognised
-	progressSeconds     = 1.0 // least time between two messages with progress
+	beginning           = 256  // bytes of a message by which a known record is recognised
+	progressSeconds     = 1.0  // least time between two messages with progress of rank 0's agent
+	progressASecond     = 256  // so many of such messages come from the others
+	longestProgress     = 10.0 // seconds between two of them
 	mostHeld            = 1000
 	heartbeatSeconds    = 0.5 // until the first generation says how often
 )
@@ -243,7 +245,7 @@ func (a *Agent) take(now float64) (message []byte, pause float64) {
 	if !a.unsent {
 		return nil, math.Inf(1)
 	}
-	if due := a.sent + progressSeconds; now < due {
+	if due := a.sent + a.progressPause(); now < due {
 		return nil, due - now
 	}
 	a.unsent, a.sent = false, now
@@ -251,6 +253,17 @@ func (a *Agent) take(now float64) (message []byte, pause float64) {
 	return reports(a.ranks(func(rank int) []string {
 		return []string{progress(number, rank, a.newest)}
 	})), 0
+}
+
+// progressPause returns the seconds between two messages with progress, as progress_seconds does in
+// protocol/rank_messages.py. The lock is held.
+func (a *Agent) progressPause() float64 {
+	place, _ := a.place()
+	if place.First == 0 {
+		return progressSeconds
+	}
+	pause := float64(len(a.hello.record.Members)) / progressASecond
+	return math.Min(math.Max(progressSeconds, pause), longestProgress)
 }
 
 // flush sends what is due, until the connection is over.

@@ -168,7 +168,7 @@ async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave()
     async with connected(peer) as connection:
         connection.send(FINISHED)
         connection.send(Leaving(reason="SIGTERM"))
-        connection.drop_unsent_reports()
+        connection.begin_generation(1)
         await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
     assert peer.received[0][1:] == [Leaving(reason="SIGTERM")]
 

@@ -115,6 +115,21 @@ def test_progress_is_one_message_a_second_with_the_newest_of_each_rank() -> None
         assert reports_of(message) == tuple(progress(rank, expected) for rank in range(RANKS))
 
 
+@pytest.mark.parametrize(
+    ("agents", "first", "pause"),
+    [(256, 1, 1.0), (1024, 0, 1.0), (1024, 1, 4.0), (4096, 1, 10.0)],
+)
+def test_in_a_large_generation_others_than_rank_0_say_more_seldom_how_far_they_are(
+    agents: int, first: int, pause: float
+) -> None:
+    outbox, sent = Outbox(1), []
+    outbox.begin(agents)
+    for now in range(41):
+        outbox.add(progress(first, now), float(now))
+        sent += [now for _ in drained(outbox, float(now))]
+    assert sent == list(range(0, 41, int(pause)))
+
+
 def test_of_progress_that_cannot_be_sent_only_the_newest_is_kept() -> None:
     outbox = Outbox(2)
     for step in range(10 * MOST_MESSAGES):
@@ -139,7 +154,7 @@ def test_the_first_progress_of_a_generation_is_sent_at_once() -> None:
     outbox = Outbox(1)
     outbox.add(progress(0, 1), 0.0)
     outbox.take(0.0)
-    outbox.drop_reports()
+    outbox.begin(1)
     outbox.add(progress(0, 2), 0.1)
     assert reports_of(outbox.take(0.1)) == (progress(0, 2),)
 
@@ -148,7 +163,7 @@ def test_a_new_generation_drops_reports_and_keeps_the_request_to_leave() -> None
     outbox = Outbox(1)
     for message in (finished(0), LEAVING, progress(0)):
         outbox.add(message, 0.0)
-    outbox.drop_reports()
+    outbox.begin(1)
     assert drained(outbox, 10.0) == [LEAVING]
     assert outbox.pause(10.0) is None
 

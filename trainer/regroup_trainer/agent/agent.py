@@ -261,7 +261,7 @@ class Agent:
             return
         ranks = self._state.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
-        self._connection.drop_unsent_reports()
+        self._connection.begin_generation(len(record.members))
         self._sockets.forget()
         self._scripts = ScriptReports(time.monotonic())
         self._last_lines_due = None

@@ -88,9 +88,9 @@ class CoordinatorConnection:
         self._outbox.add(message, time.monotonic())
         self._filled.set()
 
-    def drop_unsent_reports(self) -> None:
-        """Forget the unsent reports of a generation that is over."""
-        self._outbox.drop_reports()
+    def begin_generation(self, agents: int) -> None:
+        """Forget the unsent reports of the generation before one of so many agents."""
+        self._outbox.begin(agents)
 
     def resend_hello(self) -> None:
         """Send another hello, since this member's addresses have changed."""

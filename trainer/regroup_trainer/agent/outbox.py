@@ -21,6 +21,7 @@ from regroup_trainer.protocol.rank_messages import (
     Progress,
     Report,
     Restored,
+    progress_seconds,
 )
 
 GATHER_SECONDS = 0.01
@@ -47,6 +48,7 @@ class Outbox:
         """The newest that was not sent, by rank."""
         self._progress_due = math.inf
         self._progress_sent = -math.inf
+        self._progress_seconds = AGENT_PROGRESS_SECONDS
 
     def add(self, message: BaseModel, now: float) -> None:
         """Another message. Progress replaces an older one of its rank."""
@@ -82,8 +84,9 @@ class Outbox:
         self._queue.extendleft(reversed(parts))
         self._due = -math.inf
 
-    def drop_reports(self) -> None:
-        """The generation of all reports so far is over."""
+    def begin(self, agents: int) -> None:
+        """The generation of all reports so far is over, and one of so many agents begins."""
+        self._progress_seconds = progress_seconds(agents)
         kept = [message for message in self._queue if not isinstance(message, Report)]
         self._queue = deque(kept, maxlen=MOST_MESSAGES)
         self._due = self._due if kept else math.inf
@@ -92,7 +95,8 @@ class Outbox:
 
     def _due_of_progress(self, now: float) -> float:
         wait = GATHER_SECONDS if len(self._progress) < self._ranks else 0.0
-        return max(now + wait, self._progress_sent + AGENT_PROGRESS_SECONDS)
+        pause = AGENT_PROGRESS_SECONDS if 0 in self._progress else self._progress_seconds
+        return max(now + wait, self._progress_sent + pause)
 
     def _is_one_of_more(self, message: BaseModel) -> bool:
         """Whether other ranks are about to report the same."""

@@ -13,6 +13,10 @@ HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
 AGENT_PROGRESS_SECONDS: Final = 1.0
 """Least time between two messages of an agent that say how far its ranks are."""
+LONGEST_PROGRESS_SECONDS: Final = 10.0
+"""The same of agents in the largest generations."""
+PROGRESS_A_SECOND: Final = 256
+"""So many of these messages a coordinator reads with little of a core."""
 BUSY_LIMIT: Final = 64
 """Characters that say what a rank is busy with."""
 CollectiveOp = Literal["gradients", "commit"]
@@ -20,6 +24,14 @@ CollectiveOp = Literal["gradients", "commit"]
 MemoryKind = Literal["host", "host_available", "gpu", "gpu_available"]
 """Memory that a rank uses, and what is left to it. Of a GPU: at its peak."""
 Step = Annotated[int, Field(ge=0, le=HIGHEST_STEP)]
+
+
+def progress_seconds(agents: int) -> float:
+    """Least time between two messages with progress of an agent without rank 0, in a generation of
+    so many agents. Rank 0 says how far the job is; what the others say is for paces and tables.
+    """
+    seconds = max(AGENT_PROGRESS_SECONDS, agents / PROGRESS_A_SECOND)
+    return min(seconds, LONGEST_PROGRESS_SECONDS)
 
 
 class Report(Message):
