@@ -24,6 +24,8 @@ TABLES = {
     (PAGE, "| | |\n|---|---|\n| the survivor"): "survivor",
     (PAGE, "| script | fault |"): "any_script",
     (LIMITS, "| workers x ranks of each | memory |"): "coordinator_size",
+    (PAGE, "| | 16 agents |"): "scale",
+    (PAGE, "| | ours | beside it |"): "command_line",
     (PAGE, "| Regroup | accelerate | Lightning |"): "overhead",
     (PAGE, "| Regroup | grain |"): "data_resume",
     (PAGE, "| Regroup | Regroup, `deterministic: exact` |"): "elastic_loss",

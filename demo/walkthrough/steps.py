@@ -30,7 +30,7 @@ PATIENCE = 600.0
 LARGEST_ERROR = 0.05
 """Mean square error of the model, which was 0.5 before it was trained."""
 PAGE_PICTURE, NOTEBOOK_PICTURE = "walkthrough-page.png", "walkthrough-notebook.png"
-NOTEBOOK_CAPTION = "The cells of the notebook and their outputs while the job trains, drawn as HTML"
+NOTEBOOK_CAPTION = "The cells of the notebook, drawn as HTML"
 LATER_TAG = "upgrade"
 MONITORED = ("servicemonitor", "podmonitor", "prometheusrule")
 Json = dict[str, Any]

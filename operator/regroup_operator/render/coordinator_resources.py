@@ -43,7 +43,10 @@ def resources_for(given: Mapping[str, Any], workers: int, ranks: int) -> Object:
     memory = Fraction(kept_bytes(workers, ranks))
     least = {
         "requests": {"cpu": cpu, "memory": memory},
-        "limits": {"cpu": LIMIT_FACTOR * cpu, "memory": LIMIT_FACTOR * memory + UNSENT_BYTES * workers},
+        "limits": {
+            "cpu": LIMIT_FACTOR * cpu,
+            "memory": LIMIT_FACTOR * memory + UNSENT_BYTES * workers,
+        },
     }
     return {
         kind: _raised(amounts, least[kind]) if kind in least else amounts
