@@ -29,8 +29,8 @@ from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 DEAF_SECONDS = 10.0
-"""How long after it has its node a pod may not hear SIGTERM: the kernel drops it for the first
-process of a container that has no handler, and Python has none while it starts.
+"""How long after it has begun a container may not hear SIGTERM: the kernel drops it for a first
+process that has no handler, and Python has none while it starts.
 """
 DEAF_GRACE_SECONDS = 30
 """From a signal that may be lost to SIGKILL, as Kubernetes has it where a pod says nothing."""
@@ -131,9 +131,13 @@ def tear_down(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 
 
 def _grace(pod: Pod, job: AnyJob, now: datetime) -> int | None:
-    """Of a pod that has just got its node: it holds nothing yet, and may not hear SIGTERM."""
-    begins = pod.placed and (now - parse_time(pod.placed)).total_seconds() < DEAF_SECONDS
-    return min(DEAF_GRACE_SECONDS, job.policies.termination_grace_seconds) if begins else None
+    """Of a pod that is about to begin or has just begun: it holds nothing yet, and may not hear
+    SIGTERM.
+    """
+    has_just_begun = pod.began and (now - parse_time(pod.began)).total_seconds() < DEAF_SECONDS
+    if pod.phase != "Pending" and not has_just_begun:
+        return None
+    return min(DEAF_GRACE_SECONDS, job.policies.termination_grace_seconds)
 
 
 def _suspended(job: AnyJob) -> DraftPlan:

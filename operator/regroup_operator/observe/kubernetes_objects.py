@@ -139,6 +139,7 @@ def read_pod(document: Object) -> Pod:
         nnodes=annotations.get(names.NNODES, "")[:_LONGEST_NNODES],
         coordinator_address=_coordinator_address(_main_of(spec["containers"], role)),
         placed=_time(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else "",
+        began=_time(main.get("state", {}).get("running", {}).get("startedAt")),
     )
 
 

@@ -190,6 +190,8 @@ class Pod:
     """Where it looks for the coordinator; empty for pods that do not look for one."""
     placed: str = ""
     """When it was bound to its node; empty until then."""
+    began: str = ""
+    """When its main container began, by the node's clock; empty unless it runs."""
 
     @property
     def alive(self) -> bool:

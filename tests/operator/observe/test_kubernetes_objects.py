@@ -196,6 +196,11 @@ def test_a_time_of_a_pod_that_nothing_can_be_computed_with_is_none(time: str | N
     assert (read_pod(pod).placed, read_pod(pod).ended) == ("", "")
     scheduled["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     assert read_pod(pod).placed == "2026-01-01T00:00:00Z"
+    began = {"startedAt": time}
+    pod["status"] = {"containerStatuses": [{"name": "trainer", "state": {"running": began}}]}
+    assert read_pod(pod).began == ""
+    began["startedAt"] = "2026-01-01T00:00:00Z"
+    assert read_pod(pod).began == "2026-01-01T00:00:00Z"
 
 
 def make_event(reason: str, second: int, message: str = "no such server") -> dict[str, Any]:
