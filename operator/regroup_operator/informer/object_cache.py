@@ -243,7 +243,11 @@ class ObjectCache(Generic[T]):
         repeats what led to them. Objects with an `unreadable` name stay, without their value.
         Returns what differs from what was known.
         """
+        is_late = self._whole.number > began and self._whole.version > version
+        lacked = [seen for key, seen in listed.items() if is_late and self.get(key) is None]
         self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
+        for seen in lacked:
+            self._note_gone(seen)
         gone = self._watched.entries.keys() - listed.keys()
         kept = {key for key in gone if key[1] in unreadable}
         removed = [change for key in gone - kept for change in self._remove(key)]
@@ -335,8 +339,8 @@ class ObjectCache(Generic[T]):
             self._ahead.put(key, _Ahead(kept, version, subject, self._answers))
 
     def _note_gone(self, seen: Seen[T]) -> None:
-        """The watch shows a state that is older than the list of all. What that list had is known
-        already: it lacked the object.
+        """The watch, or its list, shows a state that is older than the list of all. What that list
+        had is known already: it lacked the object.
         """
         known, whole = self._ahead.entries.get(seen.key), self._whole
         is_listed = known is not None and (known.seen is not None or known.version > whole.version)

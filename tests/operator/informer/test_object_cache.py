@@ -272,6 +272,18 @@ def test_a_late_answer_shows_no_object_that_a_list_of_all_lacked() -> None:
 # --- a watch that leaves something out ------------------------------------------------------------
 
 
+def test_a_late_list_of_the_watch_shows_no_object_that_a_list_of_all_lacked() -> None:
+    cache: ObjectCache[str] = ObjectCache(10**6, 10**6)
+    cache.replace({}, 1, cache.begin_list())
+    began = cache.begin_list()
+    for version in (2, 3):
+        cache.note_all({("a", "kept"): make_seen("kept", 2)}, version)
+    listed = {("a", name): make_seen(name, 2) for name in ("gone", "kept")}
+    cache.replace(listed, 2, began)
+    assert cache.get(("a", "gone")) is None
+    assert cache.get(("a", "kept")) is not None
+
+
 def test_a_bookmark_that_hides_what_a_list_of_one_subject_lacked_asks_for_a_list() -> None:
     cache = make_cache(make_seen())
     cache.note_list(SUBJECTS[0], [], 20)
