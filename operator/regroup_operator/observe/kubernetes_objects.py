@@ -131,9 +131,7 @@ def read_pod(document: Object) -> Pod:
         ended_container=ended_container,
         image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
         image_id=main.get("imageID", "")[:_LONGEST_IMAGE],
-        claims=tuple(
-            v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
-        ),
+        claims=_claims(volumes),
         only_shared_volumes=all(_is_shared(volume) for volume in volumes),
         excluded_nodes=_excluded_nodes(annotations.get(names.EXCLUDED_NODES, "")),
         nnodes=annotations.get(names.NNODES, "")[:_LONGEST_NNODES],
@@ -150,6 +148,11 @@ annotation of 256 kB of commas would fill the memory.
 _LONGEST_NNODES = 32
 _LONGEST_IMAGE = 4096
 """Characters."""
+
+
+def _claims(volumes: list[Object]) -> tuple[str, ...]:
+    found = [one["persistentVolumeClaim"] for one in volumes if "persistentVolumeClaim" in one]
+    return tuple(one["claimName"] for one in found)
 
 
 def _time(text: str | None) -> str:
