@@ -107,7 +107,7 @@ class QuietJobs:
         self._send("DELETE", path, DELETE_NOW)
 
     def _send(self, method: str, path: str, body: Json) -> None:
-        """Send a request, again when the API server has told it to come back. Raises TimeoutError
+        """Send a request, again when the API server asks it to come back. Raises TimeoutError
         when it does so for too long.
         """
         deadline, api = time.monotonic() + ACTION_SECONDS, self._namespace.api

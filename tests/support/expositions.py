@@ -33,6 +33,15 @@ NUMBER = GenerationNumber(1, 1)
 Program = Callable[[], str]
 
 
+DEGRADED = Condition(
+    type="Degraded",
+    status="True",
+    reason="NoProgress",
+    message="rank 1 hangs",
+    last_transition_time="2026-01-01T00:00:00Z",
+)
+
+
 def operator() -> str:
     """Of an operator that leads and has one job, in the text format of Prometheus."""
     leads.labels(name="regroup-operator").set(1)
@@ -86,14 +95,7 @@ def _recovered_and_degraded() -> TrainingJobStatus:
         generation="1.2",
         down_seconds=3.5,
     )
-    degraded = Condition(
-        type="Degraded",
-        status="True",
-        reason="NoProgress",
-        message="rank 1 hangs",
-        last_transition_time="2026-01-01T00:00:00Z",
-    )
-    return TrainingJobStatus(recoveries=(recovery,), conditions=(degraded,))
+    return TrainingJobStatus(recoveries=(recovery,), conditions=(DEGRADED,))
 
 
 def _text(registry: CollectorRegistry) -> str:

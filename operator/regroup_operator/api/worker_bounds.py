@@ -19,8 +19,6 @@ from regroup_operator.api.torchrun_flags import MOST_RANKS
 
 DEFAULT_MAX_WORKERS = 4096
 """Workers of one job, spares included."""
-
-
 RANKS_EACH = 16
 """Ranks of a job for each worker that the installation allows: as many as any node has GPUs. A
 single worker may have MOST_RANKS on CPUs at any rate.

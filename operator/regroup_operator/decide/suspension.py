@@ -29,7 +29,7 @@ from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 DEAF_SECONDS = 10.0
-"""How long after it has begun a container may not hear SIGTERM: the kernel drops it for a first
+"""How long after it has begun a container may miss SIGTERM: the kernel drops it for a first
 process that has no handler, and Python has none while it starts.
 """
 DEAF_GRACE_SECONDS = 30
@@ -131,9 +131,7 @@ def tear_down(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 
 
 def _grace(pod: Pod, job: AnyJob, now: datetime) -> int | None:
-    """Of a pod that is about to begin or has just begun: it holds nothing yet, and may not hear
-    SIGTERM.
-    """
+    """Of a pod that begins or has just begun: it holds nothing yet, and may miss SIGTERM."""
     has_just_begun = pod.began and (now - parse_time(pod.began)).total_seconds() < DEAF_SECONDS
     if pod.phase != "Pending" and not has_just_begun:
         return None

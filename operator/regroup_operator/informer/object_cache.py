@@ -10,10 +10,10 @@ late brings back what the watch has shown to be gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from regroup_operator.api.resource import Key
 from regroup_operator.informer.resource_version import NEVER
@@ -221,9 +221,14 @@ class ObjectCache(Generic[T]):
 
     # --- list and watch ---------------------------------------------------------------------------
 
-    def listing(self) -> Listing[T]:
-        """What takes a list of the collection while it is read."""
-        return Listing(self.watched, self._bounded, self._shared.listed)
+    @contextmanager
+    def listing(self) -> Iterator[Listing[T]]:
+        """What takes a list of the collection while it is read. After it nothing is held."""
+        listing = Listing(self.watched, self._bounded, self._shared.listed)
+        try:
+            yield listing
+        finally:
+            listing.release()
 
     def begin_list(self) -> int:
         """What `replace` needs to know: how many answers there were before the list was asked for.
@@ -385,7 +390,7 @@ class ObjectCache(Generic[T]):
 
 
 class Listing(Generic[T]):
-    """The objects of a list while it is read. A context manager: after it nothing is held.
+    """The objects of a list while it is read.
 
     A value that the cache would not keep is dropped as it comes, and so is one for which the lists
     of all that share its bound have no room. One that the cache has already takes none.
@@ -402,18 +407,6 @@ class Listing(Generic[T]):
         """Bytes, by namespace."""
         self.objects: dict[Key, Seen[T]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for namespace, size in self._added.items():
-            self._held.add(namespace, -size)
-
     def add(self, seen: Seen[T]) -> None:
         """Take an object."""
         if seen is not self._watched(seen.key):
@@ -421,6 +414,11 @@ class Listing(Generic[T]):
             self._held.add(seen.key[0], seen.size)
             self._added[seen.key[0]] += seen.size
         self.objects[seen.key] = seen
+
+    def release(self) -> None:
+        """What it has taken leaves its room to others."""
+        for namespace, size in self._added.items():
+            self._held.add(namespace, -size)
 
 
 def _is_same(one: Seen[T], other: Seen[T]) -> bool:

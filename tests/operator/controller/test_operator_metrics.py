@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from regroup_operator.api.status import Condition, RecoveryStatus, TrainingJobStatus
+from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
 from regroup_operator.controller.handlers import Operator
 from regroup_operator.controller.operator_metrics import (
     REQUEST_BYTES,
@@ -24,6 +24,7 @@ from regroup_operator.controller.operator_metrics import (
 )
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.expositions import DEGRADED
 from tests.support.operator_simulation import Simulation
 from tests.support.rendering import KEYS, SETTINGS
 from tests.support.waiting import wait_until
@@ -70,13 +71,7 @@ def test_the_reason_why_a_job_waits_is_a_series_until_it_trains() -> None:
 def test_the_reason_why_a_job_is_degraded_is_a_series_until_it_is_whole() -> None:
     series = JobSeries()
     for status in ("True", "False"):
-        condition = Condition(
-            type="Degraded",
-            status=status,
-            reason="NoProgress",
-            message="rank 1 hangs",
-            last_transition_time="2026-01-01T00:00:00Z",
-        )
+        condition = DEGRADED.model_copy(update={"status": status})
         series.observe(JOB, TrainingJobStatus(conditions=(condition,)), None)
         assert samples(series, "trainingjob_degraded") == [
             {"namespace": "default", "trainingjob": "gpt", "reason": "NoProgress"}
