@@ -165,9 +165,11 @@ class Course:
             left = self.size.jobs - findings.jobs
             if left <= 0 or time.monotonic() > end:
                 return
-            self._run_wave(min(wave, left))
-            report(self._shown())
-            self.tenant.delete_all()
+            try:
+                self._run_wave(min(wave, left))
+                report(self._shown())
+            finally:  # what is left would be work for each later operator
+                self.tenant.delete_all()
 
     def _run_wave(self, wave: int) -> None:
         outcome, tenant = self.outcome, self.tenant

@@ -31,11 +31,11 @@ DRAWN, CHANGING = "job-", "changing-"
 JOBS = 5
 """That a client changes and deletes, at a time: beside the drawn ones it has no more."""
 MERGE = "application/merge-patch+json"
-BUSY = (
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
+BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+GIVEN_UP = HTTPStatus.GATEWAY_TIMEOUT
+"""The API server's answer after half a minute. It may be at the request still, so that sending it
+again adds to what it has to do.
+"""
 DELETE_NOW = {"gracePeriodSeconds": 0}
 
 
@@ -187,6 +187,8 @@ class HostileClient:
             try:
                 answer = self._namespace.api.request(method, path, body, content, user=self._user)
             except (OSError, HTTPException, UndecodableError):  # too much to do, or too large
+                return None
+            if answer.status == GIVEN_UP:
                 return None
             if answer.status not in BUSY:
                 assert answer.status != HTTPStatus.FORBIDDEN, answer.message

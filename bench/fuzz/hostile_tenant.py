@@ -11,7 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from bench.fuzz.findings import MOST_CHARACTERS, Findings
-from bench.fuzz.hostile_client import BUSY, DELETE_NOW, DRAWN, RIGHTS, DrawnJobs, HostileClient
+from bench.fuzz.hostile_client import (
+    BUSY,
+    DELETE_NOW,
+    DRAWN,
+    GIVEN_UP,
+    RIGHTS,
+    DrawnJobs,
+    HostileClient,
+)
 from bench.fuzz.judgement import is_judged, ready, refusal, unnamed_refusal
 from bench.fuzz.size import Size
 from regroup_operator.observe.bounded_json import UndecodableError
@@ -109,7 +117,7 @@ class HostileTenant:
         """A request may take a minute at most, and answers with all that it deletes."""
         with contextlib.suppress(OSError, UndecodableError):
             answer = self._namespace.api.request("DELETE", f"{path}?limit={DELETED}", DELETE_NOW)
-            assert answer.status == HTTPStatus.OK or answer.status in BUSY, answer.message
+            assert answer.status in (HTTPStatus.OK, GIVEN_UP, *BUSY), answer.message
 
     def _run_client(self, number: int, over: threading.Event) -> int:
         """One of them has a job that loses workers."""
