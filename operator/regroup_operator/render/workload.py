@@ -11,6 +11,8 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pydantic import TypeAdapter
+
 from regroup_operator.api import names
 from regroup_operator.api.desired_spec import desired_of
 from regroup_operator.api.replica_groups import ranks_of_worker, workers_per_group
@@ -55,6 +57,7 @@ from regroup_trainer.protocol.message import PROTOCOL_VERSION
 TRAFFIC_POLICY = "internalTrafficPolicy"
 """Of a Service: `Local` would cut off workers on other nodes."""
 _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]
+_GENERATION = TypeAdapter(GenerationNumber)
 _KEPT_FILE = "/tmp/coordinator.json"
 """In the scratch volume, which lives as long as the pod."""
 
@@ -97,7 +100,7 @@ def _last_known(job: Job) -> LastKnown | None:
 def _number(text: str) -> GenerationNumber | None:
     """None for what somebody else has written into the status."""
     try:
-        return GenerationNumber.parse(text)
+        return _GENERATION.validate_python(GenerationNumber.parse(text))
     except ValueError:
         return None
 

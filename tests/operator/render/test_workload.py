@@ -51,9 +51,10 @@ def test_a_coordinator_learns_where_an_interrupted_job_stood() -> None:
     known = workload.desired(replace(job, status=trained), Ledger()).last_known
     number = GenerationNumber(1, 4)
     assert known == LastKnown(step=171, time=1767225610.0, world_size=3, generation=number)
-    edited = trained.model_copy(update={"rendezvous_generation": "the fourth"})
-    known = workload.desired(replace(job, status=edited), Ledger()).last_known
-    assert known == LastKnown(step=171, time=1767225610.0, world_size=3)
+    for text in ("the fourth", "-1.4", "1." + 29 * "9"):
+        edited = trained.model_copy(update={"rendezvous_generation": text})
+        known = workload.desired(replace(job, status=edited), Ledger()).last_known
+        assert known == LastKnown(step=171, time=1767225610.0, world_size=3)
     assert workload.desired(replace(job, status=suspended), Ledger()).last_known is None
 
 

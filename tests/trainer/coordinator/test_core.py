@@ -640,6 +640,18 @@ def test_a_restarted_container_goes_on_counting_what_was_lost() -> None:
     assert sum(lost) > 0
 
 
+def test_a_generation_is_handed_over_as_accounted_for_once_rank_0_has_restored() -> None:
+    job, _ = start_job()
+    current = job.core.state.current
+    assert current is not None
+    for is_restored in (True, False):
+        known = handed_over(job.core.state).last_known
+        assert known is not None
+        assert known.generation is not None
+        assert (current.number > known.generation) is not is_restored
+        current.restored.pop(0, None)
+
+
 def test_a_loss_is_counted_once_though_the_coordinator_dies_before_it_hears_of_it() -> None:
     job, agents = start_job(strategy="fsdp", steps=5000)
     at, before = job.step, len(job.begun)

@@ -17,10 +17,10 @@ from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
 SECOND = GenerationNumber(1, 2)
 
 
-def cut_off(reported: GenerationNumber = SECOND) -> tuple[Job, list[SimulatedAgent]]:
+def cut_off(newest: GenerationNumber = SECOND) -> tuple[Job, list[SimulatedAgent]]:
     """Workers 0 and 1 train on in generation 1.2 with their coordinator; its successor has only
-    worker 2, which was in generation 1.1. `reported`: the newest one that the operator knows. If
-    that is 1.1, 1.2 has lost 17 of its steps.
+    worker 2, which was in generation 1.1. `newest`: the newest one that the operator knows. If that
+    is 1.1, 1.2 has lost 17 of its steps.
     """
     job, agents = start_job(min_replicas=1)
     job.cut_off(agents[2])
@@ -29,8 +29,8 @@ def cut_off(reported: GenerationNumber = SECOND) -> tuple[Job, list[SimulatedAge
     assert job.indices == [0, 1]
     job.cut_off(agents[0])
     job.cut_off(agents[1])
-    step = job.step if reported == SECOND else job.resumed[SECOND] + 17
-    known = LastKnown(step=step, time=1_000_000.0 + job.now, world_size=2, generation=reported)
+    step = job.step if newest == SECOND else job.resumed[SECOND] + 17
+    known = LastKnown(step=step, time=1_000_000.0 + job.now, world_size=2, generation=newest)
     job.desired = job.desired.model_copy(update={"last_known": known})
     job.lineage, agents[2].reachable = SECOND, True
     job.start_coordinator(term=2)
@@ -72,7 +72,7 @@ def test_it_goes_on_under_this_coordinator_when_its_workers_connect() -> None:
     assert not ledger.restarts.get("infrastructure")
 
 
-def test_what_it_had_lost_at_its_start_is_counted_where_nobody_has_heard_of_it() -> None:
+def test_what_it_had_lost_at_its_start_is_counted_where_the_operator_does_not_know_it() -> None:
     job, agents = cut_off(GenerationNumber(1, 1))
     train_elsewhere(job, 5)
     agents[0].reachable = agents[1].reachable = True

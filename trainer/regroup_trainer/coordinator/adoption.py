@@ -61,7 +61,8 @@ def _is_alive(state: State, name: str, now: float) -> bool:
 
 def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:
     restored = {hello.restored.rank: hello.restored for hello in back if hello.restored is not None}
-    is_uncounted = state.last_known is not None and state.last_known.lacks(record.number)
+    counted = state.last_known.generation if state.last_known is not None else None
+    is_uncounted = counted is not None and record.number > counted
     state.current = CurrentGeneration(
         record,
         begun=now,

@@ -13,7 +13,7 @@ from regroup_trainer.coordinator.membership import overload
 from regroup_trainer.coordinator.waiting import count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired, LastKnown
-from regroup_trainer.protocol.generation import Decision, MemberRecord
+from regroup_trainer.protocol.generation import Decision, GenerationNumber, MemberRecord
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,
     WATCH_LINE_BYTES,
@@ -169,7 +169,7 @@ def handed_over(state: State) -> Desired:
             step=committed.step,
             time=committed.time,
             world_size=current.world_size,
-            uncounted=0 not in current.restored,
+            generation=current.number if 0 in current.restored else _before(current.number),
         )
     changes = {
         "seed": state.account.ledger(),
@@ -179,6 +179,11 @@ def handed_over(state: State) -> Desired:
         "restart_request": state.pending_restart,
     }
     return state.desired.model_copy(update=changes)
+
+
+def _before(number: GenerationNumber) -> GenerationNumber:
+    """Any later one of this coordinator is above it."""
+    return number._replace(n=number.n - 1)
 
 
 def _failed_starts(state: State) -> FailedStarts | None:
