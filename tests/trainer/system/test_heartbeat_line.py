@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Iterator
 
@@ -160,6 +161,9 @@ async def test_one_that_fails_does_not_keep_others_from_being_read() -> None:
         seen.append(frame.stamp)
         return True
 
+    def is_newest(stamp: int) -> bool:
+        return seen[-1:] == [stamp]
+
     protocols = [
         readers.accept(bad, fail, lambda: None),
         readers.accept(good, note, lambda: seen.append(-1)),
@@ -167,7 +171,7 @@ async def test_one_that_fails_does_not_keep_others_from_being_read() -> None:
     for stamp in (1, 2):
         for one in (bad, good):
             one.theirs.sendall(Beat(Kind.ALIVE, stamp).encode())
-        await until("a frame", lambda stamp=stamp: seen[-1:] == [stamp])
+        await until("a frame", functools.partial(is_newest, stamp))
     assert bad.aborted
     assert not good.aborted
     for protocol, transport in zip(protocols, (bad, good), strict=True):
