@@ -138,7 +138,6 @@ def announce_complete(state: State) -> None:
     for place in current.record.members:
         if (member := state.members.get(place.member)) is not None:
             _forget_older(current, member)
-            current.copies.hold(member.name, member.snapshots)
             state.send(place.member, message)
 
 

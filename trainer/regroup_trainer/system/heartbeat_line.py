@@ -131,11 +131,14 @@ class HeartbeatReaders:
         reader = self._readers[descriptor] = HeartbeatReader(transport, on_frame, end)
         return reader
 
-    def read(self) -> None:
-        """Read each connection where something has arrived, once."""
-        if self._epoll is not None:
-            for descriptor, _ in self._epoll.poll(0, len(self._readers)):
-                self._readers[descriptor].read(descriptor)
+    def read(self) -> bool:
+        """Read each connection where something has arrived, once. Whether there was any."""
+        if self._epoll is None:
+            return False
+        arrived = self._epoll.poll(0, len(self._readers))
+        for descriptor, _ in arrived:
+            self._readers[descriptor].read(descriptor)
+        return bool(arrived)
 
     def _remove(self, descriptor: int) -> None:
         """A connection is over. Its socket is still open."""
@@ -148,13 +151,21 @@ class HeartbeatReaders:
             self._epoll = None
 
     def _await(self) -> None:
+        """Read as soon as something arrives."""
         assert self._epoll is not None, "there are connections"
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._on_readable)
 
     def _on_readable(self) -> None:
         self._pause()
-        self._next_read = asyncio.get_running_loop().call_later(READ_SECONDS, self._await)
-        self.read()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read, and again after READ_SECONDS; where nothing has arrived, wait for it."""
+        if self.read():
+            loop = asyncio.get_running_loop()
+            self._next_read = loop.call_later(READ_SECONDS, self._read_on)
+        else:
+            self._await()
 
     def _pause(self) -> None:
         assert self._epoll is not None, "there are connections"
