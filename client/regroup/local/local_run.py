@@ -341,8 +341,12 @@ def _last_known(status: CoordinatorStatus) -> LastKnown | None:
     """For the next coordinator, which may find that no worker is left either."""
     if status.generation is None or status.progress is None:
         return None
-    progress = status.progress
-    return LastKnown(step=progress.step, time=progress.time, world_size=status.world_size)
+    return LastKnown(
+        step=status.progress.step,
+        time=status.progress.time,
+        world_size=status.world_size,
+        generation=status.generation,
+    )
 
 
 def threads_of_workers(desired: Desired, ranks: int, cpus: int) -> int | None:

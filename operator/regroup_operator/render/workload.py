@@ -48,6 +48,7 @@ from regroup_trainer.protocol.environment import (
     AgentEnvironment,
     CoordinatorEnvironment,
 )
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
@@ -85,8 +86,20 @@ def _last_known(job: Job) -> LastKnown | None:
     status = job.status
     if status.rendezvous_generation is None or status.progress.updated_time is None:
         return None
-    time = parse_time(status.progress.updated_time).timestamp()
-    return LastKnown(step=status.progress.step, time=time, world_size=status.world_size)
+    return LastKnown(
+        step=status.progress.step,
+        time=parse_time(status.progress.updated_time).timestamp(),
+        world_size=status.world_size,
+        generation=_number(status.rendezvous_generation),
+    )
+
+
+def _number(text: str) -> GenerationNumber | None:
+    """None for what somebody else has written into the status."""
+    try:
+        return GenerationNumber.parse(text)
+    except ValueError:
+        return None
 
 
 # --- small objects --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from regroup_operator.errors import TemplateError
 from regroup_operator.render import pods, torchrun_workload, workload
 from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.rendering import SETTINGS, main_of, make_valid_job, make_worker, values_of
@@ -48,6 +49,10 @@ def test_a_coordinator_learns_where_an_interrupted_job_stood() -> None:
     assert workload.desired(make_valid_job(), Ledger()).last_known is None
     job = make_valid_job()
     known = workload.desired(replace(job, status=trained), Ledger()).last_known
+    number = GenerationNumber(1, 4)
+    assert known == LastKnown(step=171, time=1767225610.0, world_size=3, generation=number)
+    edited = trained.model_copy(update={"rendezvous_generation": "the fourth"})
+    known = workload.desired(replace(job, status=edited), Ledger()).last_known
     assert known == LastKnown(step=171, time=1767225610.0, world_size=3)
     assert workload.desired(replace(job, status=suspended), Ledger()).last_known is None
 

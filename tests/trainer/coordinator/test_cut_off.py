@@ -17,9 +17,10 @@ from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
 SECOND = GenerationNumber(1, 2)
 
 
-def cut_off() -> tuple[Job, list[SimulatedAgent]]:
+def cut_off(reported: GenerationNumber = SECOND) -> tuple[Job, list[SimulatedAgent]]:
     """Workers 0 and 1 train on in generation 1.2 with their coordinator; its successor has only
-    worker 2, which was in generation 1.1.
+    worker 2, which was in generation 1.1. `reported`: the newest one that the operator knows. If
+    that is 1.1, 1.2 has lost 17 of its steps.
     """
     job, agents = start_job(min_replicas=1)
     job.cut_off(agents[2])
@@ -28,7 +29,8 @@ def cut_off() -> tuple[Job, list[SimulatedAgent]]:
     assert job.indices == [0, 1]
     job.cut_off(agents[0])
     job.cut_off(agents[1])
-    known = LastKnown(step=job.step, time=1_000_000.0 + job.now, world_size=2)
+    step = job.step if reported == SECOND else job.resumed[SECOND] + 17
+    known = LastKnown(step=step, time=1_000_000.0 + job.now, world_size=2, generation=reported)
     job.desired = job.desired.model_copy(update={"last_known": known})
     job.lineage, agents[2].reachable = SECOND, True
     job.start_coordinator(term=2)
@@ -68,6 +70,15 @@ def test_it_goes_on_under_this_coordinator_when_its_workers_connect() -> None:
     ledger = job.core.state.account.ledger()
     assert ledger.lost_steps == 0
     assert not ledger.restarts.get("infrastructure")
+
+
+def test_what_it_had_lost_at_its_start_is_counted_where_nobody_has_heard_of_it() -> None:
+    job, agents = cut_off(GenerationNumber(1, 1))
+    train_elsewhere(job, 5)
+    agents[0].reachable = agents[1].reachable = True
+    job.wait(5.0)
+    assert sorted(job.indices) == [0, 1, 2]
+    assert job.core.state.account.ledger().lost_steps == 17
 
 
 def test_one_that_makes_no_steps_is_not_waited_for() -> None:

@@ -61,7 +61,7 @@ def _is_alive(state: State, name: str, now: float) -> bool:
 
 def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:
     restored = {hello.restored.rank: hello.restored for hello in back if hello.restored is not None}
-    is_uncounted = state.last_known is not None and state.last_known.uncounted
+    is_uncounted = state.last_known is not None and state.last_known.lacks(record.number)
     state.current = CurrentGeneration(
         record,
         begun=now,

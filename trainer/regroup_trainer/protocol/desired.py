@@ -49,6 +49,14 @@ class LastKnown(Message):
     """Whether a generation has begun after it that had not restored its state: what it lacks of
     this step is in no ledger yet.
     """
+    generation: tuple[Count, Count] | None = None
+    """The number of the newest one that was reported: term and n. What began after it, under a
+    coordinator whom nobody could hear, is uncounted too.
+    """
+
+    def lacks(self, number: tuple[int, int]) -> bool:
+        """Whether no ledger has what the start of this generation has lost."""
+        return self.uncounted or (self.generation is not None and number > self.generation)
 
 
 class Desired(Message):
