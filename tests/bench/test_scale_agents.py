@@ -32,7 +32,7 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.record_transfer import RecordIntake
-from regroup_trainer.system.heartbeat_line import ACCEPTED, Beat, HeartbeatReader, Kind
+from regroup_trainer.system.heartbeat_line import Beat, HeartbeatReaders, Kind
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -48,6 +48,7 @@ class StubCoordinator:
         self.received: list[str] = []
         self.requests: list[str] = []
         self.frames: list[Beat] = []
+        self._readers = HeartbeatReaders()
         self.tokens: set[str] = set()
         self._socket: web.WebSocketResponse | None = None
 
@@ -77,11 +78,9 @@ class StubCoordinator:
         self.requests.append(request.path_qs)
         self.tokens.add(request.headers["Authorization"])
         assert request.transport is not None
-        request.transport.write(ACCEPTED)
         over = asyncio.Event()
-        request.transport.set_protocol(
-            HeartbeatReader(request.transport, self._note_frame, over.set)
-        )
+        protocol = self._readers.accept(request.transport, self._note_frame, over.set)
+        request.transport.set_protocol(protocol)
         await over.wait()
         return web.Response()
 

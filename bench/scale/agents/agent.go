@@ -214,7 +214,6 @@ func (a *Agent) completed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = a.taken
-	a.put(heldSnapshots(a.taken))
 }
 
 // put queues a message. The lock is held. As the agent does, it drops the oldest of too many.

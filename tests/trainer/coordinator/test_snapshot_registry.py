@@ -86,6 +86,25 @@ def test_where_all_are_on_one_node_two_members_are_enough() -> None:
     assert [agent.announced_complete for agent in agents(job)] == [number] * 3
 
 
+def test_what_agents_forget_without_a_word_is_no_source(job: Job) -> None:
+    """They forget older snapshots when a newer one is complete, and report nothing then."""
+    first, second, third = agents(job)
+    keep(job, first, 20, 0, 2)
+    keep(job, second, 20, 1, 0)
+    older, newer = (SnapshotNumber(step, job.record.number, SHARDS) for step in (10, 20))
+    whole, own = (
+        HeldSnapshot(number=older, shards=(0, 1, 2)),
+        HeldSnapshot(number=newer, shards=(2, 1)),
+    )
+    job.send(third, HeldSnapshots(snapshots=(whole, own)))
+    assert third.announced_complete == newer
+    for lost in (first, second):
+        job.crash(lost)
+    job.wait(8.0)
+    assert len(job.record.members) == 1
+    assert job.record.restored_from != "Snapshot"
+
+
 @pytest.mark.parametrize("nodes", [("a", "a", "b"), ("a", "b", "b"), ("a", "b", "a")])
 @pytest.mark.parametrize("lost", ["a", "b"])
 def test_a_lost_node_takes_no_shard_of_a_complete_snapshot_with_it(

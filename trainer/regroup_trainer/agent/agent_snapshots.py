@@ -60,10 +60,11 @@ class AgentSnapshots:
         self._changed()
 
     def complete(self, number: SnapshotNumber) -> None:
-        """The coordinator has announced that enough members hold this snapshot."""
+        """The coordinator has announced that enough members hold this snapshot. It knows what is
+        forgotten here.
+        """
         if self._is_current(number):
             self._store.complete(number)
-            self._changed()
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """The shards that are whole here."""

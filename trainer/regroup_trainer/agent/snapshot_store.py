@@ -98,9 +98,8 @@ class SnapshotStore:
 
     def complete(self, number: SnapshotNumber) -> None:
         """This snapshot is complete: what is older may be overwritten."""
-        for key in list(self._held):
-            if key[0].generation < number.generation or key[0].step < number.step:
-                self._forget(key)
+        for key in [key for key in self._held if key[0].is_older(number)]:
+            self._forget(key)
         self._complete.step = number.step
 
     def get(self, number: SnapshotNumber, shard: int) -> HeldShard | None:

@@ -110,8 +110,19 @@ def hold(state: State, member: Member, snapshots: tuple[HeldSnapshot, ...]) -> N
     """An agent reports what it holds."""
     member.snapshots = snapshots
     if state.current is not None:
-        state.current.copies.hold(member.name, snapshots)
+        _forget_older(state.current, member)
+        state.current.copies.hold(member.name, member.snapshots)
     announce_complete(state)
+
+
+def _forget_older(current: CurrentGeneration, member: Member) -> None:
+    """What the agent forgets, or has forgotten, by the newest announcement. It does not say so: it
+    would be one more message of each agent for each snapshot.
+    """
+    if (complete := current.snapshot) is not None:
+        member.snapshots = tuple(
+            held for held in member.snapshots if not held.number.is_older(complete)
+        )
 
 
 def announce_complete(state: State) -> None:
@@ -125,7 +136,8 @@ def announce_complete(state: State) -> None:
     current.snapshot = newest
     message = SnapshotComplete(number=newest)
     for place in current.record.members:
-        if place.member in state.members:
+        if (member := state.members.get(place.member)) is not None:
+            _forget_older(current, member)
             state.send(place.member, message)
 
 
@@ -133,6 +145,7 @@ def repeat_announcement(state: State, member: str) -> None:
     """A member is back, and may have missed the last announcement."""
     current = state.current
     if current is not None and current.snapshot is not None and member in state.members:
+        _forget_older(current, state.members[member])
         state.send(member, SnapshotComplete(number=current.snapshot))
 
 

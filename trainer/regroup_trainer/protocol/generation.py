@@ -50,6 +50,10 @@ class SnapshotNumber(NamedTuple):
         step, term, n, shards = map(int, text.split("-"))
         return cls(step, GenerationNumber(term, n), shards)
 
+    def is_older(self, complete: SnapshotNumber) -> bool:
+        """Whether agents forget it once they learn that the other one is complete."""
+        return self.generation < complete.generation or self.step < complete.step
+
 
 RestoredFrom = Literal["Nothing", "Peers", "Snapshot", "Checkpoint", "Script"]
 """Where a generation's state comes from: nowhere yet, live peers, memory snapshots, a verified

@@ -89,10 +89,10 @@ class SnapshotCopies:
         before = self._held.pop(member, [])
         if held:
             self._held[member] = held
-        for snapshot in before:
-            self._count(snapshot, self._domains[member], -1)
-        for snapshot in held:
-            self._count(snapshot, self._domains[member], 1)
+        for change, some, others in ((-1, before, held), (1, held, before)):
+            for snapshot in some:
+                if snapshot not in others:
+                    self._count(snapshot, self._domains[member], change)
 
     def complete(self) -> SnapshotNumber | None:
         """The newest snapshot of which each shard is held in enough domains; None: none is."""

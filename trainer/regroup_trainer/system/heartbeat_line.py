@@ -5,6 +5,9 @@ request that upgrades it. The request says for whom they are.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -21,9 +24,14 @@ KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT",
 """A peer whose machine has died is found by the kernel within two minutes."""
 MOST_FRAMES: Final = 64
 """That are read of a connection before others have their turn."""
+READ_SECONDS: Final = 0.02
+"""Least time between two reads of all connections. For each, the event loop has a round of its own,
+which costs more than a frame does.
+"""
 _FRAME: Final = struct.Struct("!BBxxIQ")
 _MOST_MILLISECONDS: Final = 2**32 - 1
 _READ_BYTES: Final = 4096
+log = logging.getLogger(__name__)
 
 
 class Kind(IntEnum):
@@ -73,20 +81,102 @@ class FrameBuffer:
 
     def add(self, data: bytes) -> list[Beat]:
         """The frames that are whole now. Raises ValueError when one cannot be read."""
-        data = self._rest + data if self._rest else data
-        size, whole = _FRAME.size, len(data) - len(data) % _FRAME.size
+        size = _FRAME.size
+        if len(data) == size and not self._rest:  # as usual
+            return [Beat.decode(data)]
+        data = self._rest + data
+        whole = len(data) - len(data) % size
         self._rest = data[whole:]
         return [Beat.decode(data[at : at + size]) for at in range(0, whole, size)]
 
 
-_BUFFER: Final = memoryview(bytearray(MOST_FRAMES * _FRAME.size))
-"""For all connections of a process, which read in turn. asyncio would take 256 KiB each time."""
+class HeartbeatReaders:
+    """The coordinator's ends of all connections, which are read together. asyncio would wake each
+    protocol by itself.
 
-
-class HeartbeatReader(asyncio.BufferedProtocol):
-    """The coordinator's end. `on_frame` gets the newest frame that has arrived, with the greatest
-    delay of all, and returns whether its sender is known; `on_end` is called at the end.
+    One epoll instance holds their sockets, and asyncio waits for that as for one file. It exists as
+    long as there are connections.
     """
+
+    def __init__(self) -> None:
+        self._epoll: select.epoll | None = None
+        self._readers: dict[int, HeartbeatReader] = {}
+        """By their file descriptors."""
+        self._next_read: asyncio.TimerHandle | None = None
+
+    def accept(
+        self,
+        transport: asyncio.Transport,
+        on_frame: Callable[[Beat], bool],
+        on_end: Callable[[], object],
+    ) -> asyncio.BaseProtocol:
+        """The protocol that a connection gets from now on; the upgrade is accepted. `on_frame` gets
+        the newest frame that has arrived, with the greatest delay of all, and returns whether its
+        sender is known; `on_end` is called at the end.
+        """
+        connected = transport.get_extra_info("socket")
+        keep_alive(connected)
+        transport.pause_reading()
+        transport.write(ACCEPTED)
+        descriptor: int = connected.fileno()
+
+        def end() -> None:
+            self._remove(descriptor)
+            on_end()
+
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._await()
+        self._epoll.register(descriptor, select.EPOLLIN)
+        reader = self._readers[descriptor] = HeartbeatReader(transport, on_frame, end)
+        return reader
+
+    def read(self) -> bool:
+        """Read each connection where something has arrived, once. Whether there was any."""
+        if self._epoll is None:
+            return False
+        arrived = self._epoll.poll(0, len(self._readers))
+        for descriptor, _ in arrived:
+            self._readers[descriptor].read(descriptor)
+        return bool(arrived)
+
+    def _remove(self, descriptor: int) -> None:
+        """A connection is over. Its socket is still open."""
+        assert self._epoll is not None, "there was a connection"
+        self._epoll.unregister(descriptor)
+        del self._readers[descriptor]
+        if not self._readers:
+            self._pause()
+            self._epoll.close()
+            self._epoll = None
+
+    def _await(self) -> None:
+        """Read as soon as something arrives."""
+        assert self._epoll is not None, "there are connections"
+        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._on_readable)
+
+    def _on_readable(self) -> None:
+        self._pause()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read, and again after READ_SECONDS; where nothing has arrived, wait for it."""
+        if self.read():
+            loop = asyncio.get_running_loop()
+            self._next_read = loop.call_later(READ_SECONDS, self._read_on)
+        else:
+            self._await()
+
+    def _pause(self) -> None:
+        assert self._epoll is not None, "there are connections"
+        asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        if self._next_read is not None:
+            self._next_read.cancel()
+            self._next_read = None
+
+
+class HeartbeatReader(asyncio.Protocol):
+    """One of them."""
 
     def __init__(
         self,
@@ -99,28 +189,27 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         self._on_end = on_end
         self._frames = FrameBuffer()
 
-    def begin(self) -> None:
-        """Accept the upgrade."""
-        keep_alive(self._transport.get_extra_info("socket"))
-        self._transport.write(ACCEPTED)
-
-    def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where asyncio puts what arrives."""
-        return _BUFFER
-
     def connection_lost(self, _error: Exception | None) -> None:
         """The connection is over."""
         self._on_end()
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Handle frames. Whoever sends anything else is not read any more."""
+    def read(self, descriptor: int) -> None:
+        """Handle what has arrived at its socket. The connection ends where its peer has ended it,
+        and where it sends anything but frames.
+        """
         try:
-            frames = self._frames.add(bytes(_BUFFER[:nbytes]))
-        except ValueError:
+            frames = self._frames.add(_read(descriptor))
+        except BlockingIOError:
+            return  # nothing has, after all
+        except (OSError, ValueError):
             self._transport.abort()
             return
-        if frames:
-            self._handle(frames)
+        try:
+            if frames:
+                self._handle(frames)
+        except Exception:  # of ours: the others are read all the same
+            log.exception("closing a connection with heartbeats")
+            self._transport.abort()
 
     def _handle(self, frames: list[Beat]) -> None:
         newest = frames[-1]
@@ -138,6 +227,13 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         """A peer that has not read the last answer gets no other."""
         if not self._transport.get_write_buffer_size():
             self._transport.write(Beat(kind, frame.stamp).encode())
+
+
+def _read(descriptor: int) -> bytes:
+    """What has arrived, at most MOST_FRAMES. Raises OSError, also when the peer has ended it."""
+    if data := os.read(descriptor, MOST_FRAMES * _FRAME.size):
+        return data
+    raise ConnectionResetError("the agent closed the connection")
 
 
 class HeartbeatSender:

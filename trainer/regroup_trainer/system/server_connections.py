@@ -134,15 +134,14 @@ class Connections:
             del self._proven[transport]
             self._held.add(transport)
 
-    def hand_over(self, transport: asyncio.Transport, to: asyncio.BaseProtocol) -> None:
-        """`to` gets from now on what arrives over a connection, and calls `close` at its end.
-        aiohttp forgets it, so that a handler's answer does not go out. The connection is idle
-        between calls of `request`, as others are.
+    def hand_over(self, transport: asyncio.Transport) -> None:
+        """Have aiohttp forget a connection, so that a handler's answer does not go out. It gets
+        another protocol, which calls `close` at its end. The connection is idle between calls of
+        `request`, as others are.
         """
         counted = transport.get_protocol()
         assert isinstance(counted, _Counted), "the connection came in by `listen`"
         counted.let_go()
-        transport.set_protocol(to)
         self._handed_over.add(transport)
 
     def abort_handed_over(self) -> None:

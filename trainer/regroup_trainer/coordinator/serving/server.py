@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import logging
 import math
@@ -63,7 +64,7 @@ from regroup_trainer.protocol.job_status import (
 )
 from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT, describe_invalid, quote
 from regroup_trainer.protocol.rank_messages import Progress
-from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
+from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReaders, Kind
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.line_stream import LineStream
 from regroup_trainer.system.server_connections import (
@@ -74,8 +75,8 @@ from regroup_trainer.system.server_connections import (
 
 BODY_BYTES = 256 * 1024
 ROUNDS_OF_A_READ = 4
-"""Of the event loop: what has arrived is found in one, and a heartbeat handled in the next. A
-message of an agent wakes the task of its WebSocket, which puts it into the inbox.
+"""Of the event loop: what has arrived is found in one, and a message of an agent wakes the task of
+its WebSocket in the next, which puts it into the inbox.
 """
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
@@ -125,6 +126,7 @@ class Server:
         self._token = token.encode()
         self._connections: dict[str, AgentConnection] = {}
         self._connection_changes = 0
+        self._heartbeat_readers = HeartbeatReaders()
         self._inbox = Inbox[AgentConnection]()
         self._is_handling = False
         """Whether the inbox is about to be handled."""
@@ -258,6 +260,7 @@ class Server:
         now = time.monotonic()
         for _ in range(ROUNDS_OF_A_READ):
             await asyncio.sleep(0)
+        self._heartbeat_readers.read()
         self._read_until = now
         known = min(now, self.connections.waits_since() or now)
         return known, min(known, self._inbox.waits_since() or now)
@@ -327,7 +330,7 @@ class Server:
             asyncio.get_running_loop().call_soon(self._handle_some)
 
     def _handle_some(self) -> None:
-        """Handle messages for a moment. Heartbeats are read before the next ones."""
+        """Handle messages for a moment. Others have their turn before the next ones."""
         self._is_handling = False
         until = time.monotonic() + SLICE_SECONDS
         while self._inbox and time.monotonic() < until:
@@ -381,9 +384,9 @@ class Server:
             self.connections.request(transport)
             return self._on_frame(index, name, frame)
 
-        reader = HeartbeatReader(transport, on_frame, lambda: self.connections.close(transport))
-        self.connections.hand_over(transport, reader)
-        reader.begin()
+        self.connections.hand_over(transport)
+        close = functools.partial(self.connections.close, transport)
+        transport.set_protocol(self._heartbeat_readers.accept(transport, on_frame, close))
         return web.Response()  # to nobody
 
     def _on_frame(self, index: int, name: str, frame: Beat) -> bool:
