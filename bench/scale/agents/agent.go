@@ -14,7 +14,7 @@ const (
 	queueMessages       = 1000
 	beginning           = 256  // bytes of a message by which a known record is recognised
 	progressSeconds     = 1.0  // least time between two messages with progress of rank 0's agent
-	progressASecond     = 256  // so many of such messages come from the others
+	progressASecond     = 128  // so many of such messages come from the others
 	longestProgress     = 10.0 // seconds between two of them
 	mostHeld            = 1000
 	heartbeatSeconds    = 0.5 // until the first generation says how often
@@ -316,6 +316,18 @@ func (a *Agent) interval() float64 {
 		return heartbeatSeconds
 	}
 	return a.hello.record.heartbeat / 1000
+}
+
+// askSeconds returns the least time between two heartbeats that want an answer, as
+// agent/heartbeat.py has it.
+func (a *Agent) askSeconds() float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.hello.record == nil {
+		return answerSeconds
+	}
+	wanted := float64(len(a.hello.record.Members)) / answersASecond
+	return math.Min(math.Max(answerSeconds, wanted), longestAnswer)
 }
 
 func (a *Agent) isGone() bool {

@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	retrySeconds  = 1.0
-	stallSeconds  = 4.0 // for which a connection without an answer is kept
-	againSeconds  = 0.1
-	answerSeconds = 1.0 // least time between two frames that want an answer
+	retrySeconds   = 1.0
+	stallSeconds   = 4.0 // for which a connection without an answer is kept
+	againSeconds   = 0.1
+	answerSeconds  = 1.0 // least time between two frames that want an answer
+	longestAnswer  = 2.0 // the same in a large generation
+	answersASecond = 512 // so many answers all agents want
 
 	frameBytes = 16
 	importing  = 1
@@ -71,7 +73,7 @@ func (h *Heartbeats) beat(kind byte, delay, interval float64) error {
 			return err
 		}
 	}
-	wants := !h.awaits && now-h.asked >= answerSeconds
+	wants := !h.awaits && now-h.asked >= h.agent.askSeconds()
 	var frame [frameBytes]byte
 	frame[0] = kind
 	if wants {

@@ -76,6 +76,20 @@ def test_an_answer_is_wanted_once_a_second_at_most(heartbeat: Heartbeat) -> None
         stop(heartbeat)
 
 
+def test_in_a_large_generation_answers_are_wanted_more_seldom(heartbeat: Heartbeat) -> None:
+    heartbeat.begin(agents=4096)
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wanting = wait_until(
+            "two that want one",
+            lambda: [frame.stamp for frame in server.frames if frame.wants_answer][1:],
+        )
+        first = next(frame.stamp for frame in server.frames if frame.wants_answer)
+        assert wanting[0] - first >= 2e9
+        stop(heartbeat)
+
+
 def test_time_counts_from_the_first_frame_whose_answer_does_not_come(
     heartbeat: Heartbeat,
 ) -> None:

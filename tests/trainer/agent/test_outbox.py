@@ -117,7 +117,7 @@ def test_progress_is_one_message_a_second_with_the_newest_of_each_rank() -> None
 
 @pytest.mark.parametrize(
     ("agents", "first", "pause"),
-    [(256, 1, 1.0), (1024, 0, 1.0), (1024, 1, 4.0), (4096, 1, 10.0)],
+    [(128, 1, 1.0), (1024, 0, 1.0), (1024, 1, 8.0), (4096, 1, 10.0)],
 )
 def test_in_a_large_generation_others_than_rank_0_say_more_seldom_how_far_they_are(
     agents: int, first: int, pause: float

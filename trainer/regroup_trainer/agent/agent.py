@@ -267,6 +267,7 @@ class Agent:
         self._last_lines_due = None
         self._metrics.begin(record, ranks)
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
+        self._heartbeat.begin(len(record.members))
         self._first_failure = None
         self._oom_kills = oom_kills()
         free_slots = self._snapshots.begin(record)

@@ -28,8 +28,10 @@ from regroup_trainer.system.heartbeat_line import (
 
 RETRY_SECONDS = 1.0
 """The longest interval while heartbeats are not answered."""
-ANSWER_SECONDS = 1.0
-"""Least time between two frames that want an answer."""
+ANSWER_SECONDS, LONGEST_ANSWER_SECONDS = 1.0, 2.0
+"""Least time between two frames that want an answer: in a usual generation, and in a large one."""
+ANSWERS_A_SECOND = 512
+"""So many a coordinator gives with little of a core: each costs it more than the frame does."""
 STALL_SECONDS = 4.0
 """A connection without an answer is kept for so long. A coordinator that stands still for a few
 seconds would have to make all of them anew at once.
@@ -71,6 +73,7 @@ class Heartbeat(threading.Thread):
         self._headers = {"Authorization": f"Bearer {token}"}
         self.seconds = seconds
         """The interval; it may be changed while the thread runs."""
+        self._ask_seconds = ANSWER_SECONDS
         self._on_lost = on_lost
         self._stopped = threading.Event()
         self._wakes: socket.socket | None = None
@@ -115,6 +118,11 @@ class Heartbeat(threading.Thread):
         if since is None and self._awaits_answer and now - self._asked_at >= self._answer_seconds:
             since = self._asked_at
         return 0.0 if since is None else now - since
+
+    def begin(self, agents: int) -> None:
+        """A generation of so many agents begins: the more, the fewer answers each wants."""
+        wanted = max(ANSWER_SECONDS, agents / ANSWERS_A_SECOND)
+        self._ask_seconds = min(wanted, LONGEST_ANSWER_SECONDS)
 
     def stop(self) -> None:
         """End the thread after the current heartbeat."""
@@ -209,7 +217,7 @@ class Heartbeat(threading.Thread):
     # --- frames -----------------------------------------------------------------------------------
 
     def _send_frame(self, sender: HeartbeatSender, delay: float, now: float) -> None:
-        wants = not self._awaits_answer and now - self._asked_at >= ANSWER_SECONDS
+        wants = not self._awaits_answer and now - self._asked_at >= self._ask_seconds
         if wants:
             self._awaits_answer, self._asked_at = True, now
         kind = Kind.ALIVE if self.is_warm else Kind.IMPORTING

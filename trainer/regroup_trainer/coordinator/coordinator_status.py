@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
@@ -33,10 +34,12 @@ MORE_IN_CONTACT = 1024
 """Agents that a status names at most beyond one of each worker: in former pods of a worker. The
 operator takes as many.
 """
-SHOWN_SECONDS = 0.0002
-"""How long a status is shown for each of its members: twenty times what it takes to build it. So
-are the steps of workers.
+SHOWN_SECONDS = 0.001
+"""How long a status is shown for each of its members while only steps change: twenty times what it
+takes to build it. So are the steps of workers.
 """
+MEMBERS_KEPT = 8192
+"""Parts of statuses, 400 bytes each."""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
 PROGRESS_SECONDS = (25.0, 35.0)
@@ -315,7 +318,7 @@ def spares_of(state: State) -> int:
         return 0
     if len(current.record.members) < wanted_workers(state.desired):
         return 0
-    return len(_without_rank(state, current))
+    return sum(current.place_of(name) is None for name in state.members)
 
 
 def _waiting_spares(state: State) -> str:
@@ -348,12 +351,16 @@ def _lost(state: State) -> list[MemberStatus]:
 
 
 def _member(hello: Hello, place: MemberRecord | None, step: int, lost: str) -> MemberStatus:
+    rank = place.first_rank if place else None
+    return _made_once((hello.member, hello.index, hello.pod, hello.node), rank, step, lost)
+
+
+@lru_cache(maxsize=MEMBERS_KEPT)
+def _made_once(
+    who: tuple[str, int, str, str], rank: int | None, step: int, lost: str
+) -> MemberStatus:
+    """Most are as they were in the last status."""
+    member, index, pod, node = who
     return MemberStatus(
-        member=hello.member,
-        index=hello.index,
-        pod=hello.pod,
-        node=hello.node,
-        rank=place.first_rank if place else None,
-        step=step,
-        lost=lost,
+        member=member, index=index, pod=pod, node=node, rank=rank, step=step, lost=lost
     )

@@ -15,7 +15,7 @@ AGENT_PROGRESS_SECONDS: Final = 1.0
 """Least time between two messages of an agent that say how far its ranks are."""
 LONGEST_PROGRESS_SECONDS: Final = 10.0
 """The same of agents in the largest generations."""
-PROGRESS_A_SECOND: Final = 256
+PROGRESS_A_SECOND: Final = 128
 """So many of these messages a coordinator reads with little of a core."""
 BUSY_LIMIT: Final = 64
 """Characters that say what a rank is busy with."""
