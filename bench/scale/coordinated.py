@@ -64,6 +64,10 @@ class Coordinated(Subject):
         """As an operator does."""
         return bool(await self._status())
 
+    async def happened(self) -> str:
+        """Its events."""
+        return "; ".join(event["message"] for event in (await self._status())["events"])
+
     async def has_taken_over(self, former: Answer) -> bool:
         """Whether the generation is the same, with the same members."""
         for _ in range(CHECKS):

@@ -75,6 +75,10 @@ class Subject(ABC):
         """Ask for the status; False: there is none."""
         return False
 
+    async def happened(self) -> str:
+        """What it says has happened to its agents."""
+        return ""
+
     async def has_taken_over(self, _former: Answer) -> bool:
         """Whether the process of the second term, at which all agents are, has lost nobody."""
         return True
@@ -140,6 +144,8 @@ class Course:
         self.found["heartbeat_lag_p99_seconds"] = state.lag if state.beats else None
         _, begun_before = state.generation
         self.found["needless_generations"] = begun_before - 1 if begun_before else None
+        if begun_before > 1 and (events := await self._subject.happened()):
+            self._report(f"a needless generation: {events}")
         if state.dropped:
             self._report(f"{state.dropped} messages did not fit into the queues of agents")
         self.found["status_seconds"] = await self._status_seconds()
