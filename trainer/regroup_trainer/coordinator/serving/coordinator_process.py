@@ -36,7 +36,7 @@ COMPANY_SECONDS = 12.0
 forbids again after 5 s, and a busy kubelet takes seconds to pass a signal on.
 """
 
-COLLECTED_OBJECTS = 20_000, 20, 20
+COLLECTED_OBJECTS = 5_000, 20, 10
 """The thresholds of the garbage collector. With its own it went through the objects of all members
 many times while they came: a third of the time to form a generation of 1,024.
 """
