@@ -663,6 +663,32 @@ def test_a_loss_is_counted_once_though_the_coordinator_dies_before_it_hears_of_i
     assert job.core.state.account.ledger().lost_steps == at - job.core.state.resumed[-1][1] > 0
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_successor_counts_what_a_generation_lost_that_has_not_restored_yet(
+    is_known: bool,
+) -> None:
+    """Nobody can have counted it, whether or not the operator knows that generation."""
+    job, agents = start_job(strategy="fsdp", steps=5000)
+    at, before, first = job.step, len(job.begun), job.record.number
+    agents[0].hangs_at_start = True
+    job.crash(agents[2])
+    while len(job.begun) == before:
+        job.wait(0.01)
+    number = job.record.number
+    known = LastKnown(
+        step=at,
+        time=1_000_000.0 + job.now,
+        world_size=3,
+        generation=number if is_known else first,
+    )
+    job.desired = job.desired.model_copy(update={"last_known": known})
+    job.start_coordinator(term=2)
+    job.wait(5.0)
+    job.send(agents[0], Restored(generation=number, rank=0, step=job.resumed[number]))
+    assert job.record.number == number
+    assert job.core.state.account.ledger().lost_steps == at - job.resumed[number] > 0
+
+
 def test_a_restarted_container_knows_the_newest_spec() -> None:
     job, _agents = start_job()
     job.update_desired(replicas=2)

@@ -62,7 +62,7 @@ def _is_alive(state: State, name: str, now: float) -> bool:
 def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:
     restored = {hello.restored.rank: hello.restored for hello in back if hello.restored is not None}
     counted = state.last_known.generation if state.last_known is not None else None
-    is_uncounted = counted is not None and record.number > counted
+    is_uncounted = 0 not in restored or (counted is not None and record.number > counted)
     state.current = CurrentGeneration(
         record,
         begun=now,
