@@ -113,6 +113,40 @@ async def test_since_when_the_oldest_waits_is_known_unless_its_peer_has_given_up
 
 
 @pytest.mark.usefixtures("none_served")
+async def test_who_has_given_up_after_a_while_counts_until_it_is_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two tries of a peer nothing of it waits, and it must not count as silent."""
+    monkeypatch.setattr(newest_first, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(newest_first, "AGAIN_SECONDS", 0.3)
+    (peer,) = site.connect(1)
+    await until("it to wait", lambda: site.listener.waits_since() is not None)
+    since = site.listener.waits_since() or 0.0
+    peer.close()
+    given_up = time.monotonic()
+    site.connect(1)
+    assert site.listener.waits_since() == since
+    monkeypatch.setattr(newest_first, "MOST_SERVED", 64)
+    site.connect(1)
+    await until("all to be served", lambda: len(site.served) == 2)
+    await until("it to be back", lambda: site.listener.waits_since() is None)
+    assert time.monotonic() - given_up >= 0.3
+
+
+@pytest.mark.usefixtures("none_served")
+async def test_who_has_given_up_holds_nothing_back_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("LATE", 0.0), ("AGAIN", 60.0), ("LONGEST_WAIT", 0.1)):
+        monkeypatch.setattr(newest_first, f"{name}_SECONDS", seconds)
+    (peer,) = site.connect(1)
+    await until("it to wait", lambda: site.listener.waits_since() is not None)
+    since = site.listener.waits_since() or 0.0
+    peer.close()
+    await until("the bound", lambda: (site.listener.waits_since() or 0.0) > since)
+
+
+@pytest.mark.usefixtures("none_served")
 async def test_those_that_wait_are_bounded(site: Site) -> None:
     oldest, *others = site.connect(LIMIT + 1)
     await until("the oldest to be closed", lambda: is_closed(oldest))

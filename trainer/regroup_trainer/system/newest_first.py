@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import time
@@ -27,6 +28,10 @@ MOST_SERVED: Final = 64
 """That are taken at a time. What they send is read before the next ones are taken."""
 LONGEST_WAIT_SECONDS: Final = 10.0
 """Until a connection is closed that was never served."""
+LATE_SECONDS: Final = 0.5
+"""A peer that gives up after it has waited so long comes again."""
+AGAIN_SECONDS: Final = 4.0
+"""Until it has come again, and what it has to say is read."""
 PAUSE_SECONDS: Final = 1.0
 """Without accepting any, after this process had no place for one more."""
 _ESTABLISHED: Final = 1
@@ -64,6 +69,8 @@ class NewestFirst:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         """The oldest first."""
+        self._missed_since = self._missed_until = -math.inf
+        """Since when peers wait who have given up connections, and until when they come again."""
         self._serving: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_pending = False
@@ -79,11 +86,15 @@ class NewestFirst:
         return [one.getsockname() for one in self._listening]
 
     def waits_since(self) -> float | None:
-        """Since when the oldest connection waits whose peer has not given up: a monotonic time.
-        None: all are served.
+        """Since when the oldest peer waits: a monotonic time, at most LONGEST_WAIT_SECONDS ago.
+        None: all are served. One that has given up after a while counts until it is back.
         """
-        self._drop_old(time.monotonic())
-        return self._waiting[0].since if self._waiting else None
+        now = time.monotonic()
+        self._drop_old(now)
+        since = self._waiting[0].since if self._waiting else math.inf
+        if now < self._missed_until:
+            since = min(since, max(self._missed_since, now - LONGEST_WAIT_SECONDS))
+        return None if since == math.inf else since
 
     async def close(self) -> None:
         """Accept none from now on, and close those that wait. Those that are taken just now are
@@ -132,7 +143,15 @@ class NewestFirst:
             is_late = now - oldest.since > LONGEST_WAIT_SECONDS
             if oldest.is_open and not is_late and len(self._waiting) <= most:
                 return
-            self._waiting.popleft().peer.close()
+            self._drop(self._waiting.popleft(), now)
+
+    def _drop(self, one: _Waiting, now: float) -> None:
+        """Close a connection that was not served."""
+        one.peer.close()
+        if now - one.since >= LATE_SECONDS:
+            was_missed = now < self._missed_until
+            self._missed_since = min(one.since, self._missed_since if was_missed else math.inf)
+            self._missed_until = now + AGAIN_SECONDS
 
     def _serve_soon(self) -> None:
         if self._waiting and not self._is_pending:
@@ -141,7 +160,8 @@ class NewestFirst:
 
     def _serve_some(self) -> None:
         self._is_pending = False
-        self._drop_old(time.monotonic())
+        now = time.monotonic()
+        self._drop_old(now)
         places = MOST_SERVED
         while self._waiting and places:
             newest = self._waiting.pop()
@@ -149,7 +169,7 @@ class NewestFirst:
                 places -= 1
                 self._serve(newest.peer)
             else:
-                newest.peer.close()
+                self._drop(newest, now)
         self._serve_soon()
 
     def _serve(self, peer: socket.socket) -> None:
