@@ -261,8 +261,13 @@ func (a *Agent) progressPause() float64 {
 	if place.First == 0 {
 		return progressSeconds
 	}
-	pause := float64(len(a.hello.record.Members)) / progressASecond
-	return math.Min(math.Max(progressSeconds, pause), longestProgress)
+	return turnSeconds(len(a.hello.record.Members), progressASecond, progressSeconds, longestProgress)
+}
+
+// turnSeconds returns the seconds between two messages of each of so many peers, as turn_seconds
+// does in system/backoff.py.
+func turnSeconds(peers int, aSecond, least, longest float64) float64 {
+	return math.Min(math.Max(least, float64(peers)/aSecond), longest)
 }
 
 // flush sends what is due, until the connection is over.
@@ -326,8 +331,7 @@ func (a *Agent) askSeconds() float64 {
 	if a.hello.record == nil {
 		return answerSeconds
 	}
-	wanted := float64(len(a.hello.record.Members)) / answersASecond
-	return math.Min(math.Max(answerSeconds, wanted), longestAnswer)
+	return turnSeconds(len(a.hello.record.Members), answersASecond, answerSeconds, longestAnswer)
 }
 
 func (a *Agent) isGone() bool {

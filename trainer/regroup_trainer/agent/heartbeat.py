@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlsplit
 
-from regroup_trainer.system.backoff import Patience
+from regroup_trainer.system.backoff import Patience, turn_seconds
 from regroup_trainer.system.heartbeat_line import (
     HEADERS,
     Beat,
@@ -121,8 +121,8 @@ class Heartbeat(threading.Thread):
 
     def begin(self, agents: int) -> None:
         """A generation of so many agents begins: the more, the fewer answers each wants."""
-        wanted = max(ANSWER_SECONDS, agents / ANSWERS_A_SECOND)
-        self._ask_seconds = min(wanted, LONGEST_ANSWER_SECONDS)
+        least, longest = ANSWER_SECONDS, LONGEST_ANSWER_SECONDS
+        self._ask_seconds = turn_seconds(agents, ANSWERS_A_SECOND, least, longest)
 
     def stop(self) -> None:
         """End the thread after the current heartbeat."""

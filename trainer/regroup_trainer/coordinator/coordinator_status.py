@@ -35,11 +35,11 @@ MORE_IN_CONTACT = 1024
 operator takes as many.
 """
 SHOWN_SECONDS = 0.001
-"""How long a status is shown for each of its members while only steps change: twenty times what it
-takes to build it. So are the steps of workers.
+"""How long a status is shown for each of its members while only steps change: some hundred times
+what it takes to build it. So are the steps of workers.
 """
 MEMBERS_KEPT = 8192
-"""Parts of statuses, 400 bytes each."""
+"""Parts of statuses, 1.3 kB each."""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
 PROGRESS_SECONDS = (25.0, 35.0)

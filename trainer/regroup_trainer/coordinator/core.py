@@ -42,7 +42,7 @@ from regroup_trainer.coordinator.generation_end import (
     release,
 )
 from regroup_trainer.coordinator.hangs import check_stragglers, watch
-from regroup_trainer.coordinator.membership import LEAST_DELAY, Member, overload
+from regroup_trainer.coordinator.membership import Member, overload
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -178,8 +178,8 @@ class Coordinator:
             return False
         self.state.members.on_seen(member, now)
         self.state.members.on_delay(member, delay, now)
-        if member.delay > LEAST_DELAY and (late := overload([member], self.state.desired)):
-            wall = self.state.wall(now)
+        if member.allowance(self.state.desired):
+            late, wall = overload([member], self.state.desired), self.state.wall(now)
             self.state.journal.emit_rarely(wall, "HeartbeatsLate", late, "Warning")
         return True
 

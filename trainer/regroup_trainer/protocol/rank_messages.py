@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom, SnapshotNumber
 from regroup_trainer.protocol.message import Count, Message, Name, Text, WallClock
+from regroup_trainer.system.backoff import turn_seconds
 
 HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
@@ -30,8 +31,8 @@ def progress_seconds(agents: int) -> float:
     """Least time between two messages with progress of an agent without rank 0, in a generation of
     so many agents. Rank 0 says how far the job is; what the others say is for paces and tables.
     """
-    seconds = max(AGENT_PROGRESS_SECONDS, agents / PROGRESS_A_SECOND)
-    return min(seconds, LONGEST_PROGRESS_SECONDS)
+    least, longest = AGENT_PROGRESS_SECONDS, LONGEST_PROGRESS_SECONDS
+    return turn_seconds(agents, PROGRESS_A_SECOND, least, longest)
 
 
 class Report(Message):

@@ -1,4 +1,6 @@
-"""The pause between two tries after failures in a row, and how long each may take. Pure."""
+"""The pause between two tries after failures in a row, and how long each may take. And how often
+each of many peers sends what one process reads. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,13 @@ def retry_seconds(failures: int, first: float, longest: float) -> float:
 def backoff_seconds(failures: int, first: float, longest: float) -> float:
     """The same where the first failure has no pause: `first` comes after the second one."""
     return retry_seconds(failures - 1, first, longest)
+
+
+def turn_seconds(peers: int, a_second: float, least: float, longest: float) -> float:
+    """Seconds between two messages of each of so many peers, so that all of them together send
+    `a_second`; `least` where they are few, and `longest` at most.
+    """
+    return min(max(least, peers / a_second), longest)
 
 
 class Patience:

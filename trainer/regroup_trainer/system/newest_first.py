@@ -149,9 +149,8 @@ class NewestFirst:
         """Close a connection that was not served."""
         one.peer.close()
         if now - one.since >= LATE_SECONDS:
-            was_missed = now < self._missed_until
-            self._missed_since = min(one.since, self._missed_since if was_missed else math.inf)
-            self._missed_until = now + AGAIN_SECONDS
+            before = self._missed_since if now < self._missed_until else math.inf
+            self._missed_since, self._missed_until = min(before, one.since), now + AGAIN_SECONDS
 
     def _serve_soon(self) -> None:
         if self._waiting and not self._is_pending:
