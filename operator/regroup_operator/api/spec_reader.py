@@ -35,14 +35,14 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
     """Read a spec (camelCase, as in YAML). Raises InvalidSpecError, which names every wrong
     field.
     """
+    if problem := _excess(document):
+        raise InvalidSpecError(problem)
     for field, value in document.items():
         if _is_deep(value, MOST_LEVELS - 1):
             raise InvalidSpecError(
                 f"spec.{shorten(str(field))}: more than {MOST_LEVELS} objects and lists lie in one "
                 "another: no pod needs that: write a flat one"
             )
-    if problem := _excess(document):
-        raise InvalidSpecError(problem)
     try:
         return TrainingJobSpec.model_validate(document)
     except ValidationError as error:
