@@ -54,17 +54,21 @@ def run(assignment: Assignment, channel: Channel) -> int:
     meeting.refuse = children.end_script
     try:
         code = command_line.execute(assignment.record.desired.script)
-        if code == 0 and here.finish is not None and _is_rank(here):
+        if code and _is_rank(here):
+            here.note_failure(SystemExit(code))
+        elif here.finish is not None and _is_rank(here):
             here.finish()
     except command_line.NoScriptError as error:
         print(error, file=sys.stderr, flush=True)  # of usage: other nodes may have the script
         return WRONG_USAGE
     except BaseException as error:
         if _is_rank(here) and isinstance(error, TrainingError):
+            here.note_failure(error)
             raise
         if not channel.is_over():  # else the coordinator knows why already
             command_line.show(error)
         if _is_rank(here):
+            here.note_failure(error)
             _raise_loss(error, channel, place)
         _advise(error)
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
