@@ -74,6 +74,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--directory")
     parser.add_argument("--count-file", type=Path)
     parser.add_argument("--fail", default="")
+    parser.add_argument("--fail-after", type=int, default=1, help="steps")
     parser.add_argument("--step-seconds", type=float, default=0.0)
     return parser.parse_args()
 
@@ -113,9 +114,9 @@ def main() -> None:
             count.value += 1
             if session.steps % 3 == 0 and options.steps < 100:
                 session.log(loss=session.evaluate(Points(7), measure, batch_size=2)["loss"])
-            if options.fail == "raise":
+            if options.fail == "raise" and session.steps == options.fail_after:
                 raise ValueError("a bug of the user's own")
-            if options.fail == "exit":
+            if options.fail == "exit" and session.steps == options.fail_after:
                 sys.exit(3)
     if options.count_file:
         options.count_file.write_text(json.dumps(count.value))

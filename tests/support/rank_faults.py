@@ -197,6 +197,41 @@ def write_slowly(assignment: Assignment, options: Options, channel: RecordingCha
     return train(assignment, options, channel)
 
 
+def take_at_the_end(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """The volume takes nothing before the generation ends: no part of a `save`, no line of the
+    `history`.
+    """
+    from regroup_trainer.checkpoint import shard_file
+    from regroup_trainer.checkpoint.history_writer import History
+    from regroup_trainer.checkpoint.save import Save
+
+    plain, give_up, write, ending = (
+        shard_file.write,
+        Save.give_up,
+        History._write,
+        threading.Event(),
+    )
+
+    def write_late(*arguments: Any) -> Any:
+        assert ending.wait(60)
+        return plain(*arguments)
+
+    def note_and_give_up(save: Save, seconds: float) -> None:
+        ending.set()
+        give_up(save, seconds)
+
+    def write_line_late(history: History) -> None:
+        assert history._closing.wait(60)
+        write(history)
+
+    if options["what"] == "save":
+        shard_file.write = write_late  # type: ignore[assignment]
+        Save.give_up = note_and_give_up  # type: ignore[method-assign, assignment]
+    else:
+        History._write = write_line_late  # type: ignore[method-assign]
+    return train(assignment, options, channel)
+
+
 def free_the_disk(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """The file that fills the disk is removed once so many saves have failed."""
     send, failures = channel.send, count(1)

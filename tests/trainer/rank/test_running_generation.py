@@ -1,16 +1,19 @@
-"""A generation that is to end while its volume refuses the save that this needs."""
+"""A generation that ends by an error, or is to end while its volume refuses the save for it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
 from regroup_trainer.protocol.rank_messages import Busy, Finished, VolumeProblem
+from regroup_trainer.rank import running_generation
+from regroup_trainer.rank.running_generation import RunningGeneration
 from tests.support.disks import mounted
 from tests.support.ranks import RankOutcome, Template, generation, succeeded, train_config
 
@@ -83,3 +86,53 @@ def test_a_job_that_is_to_end_without_a_save_does_not_wait_for_the_volume(
     record = generation(full_disk / "job", 2, train_config(), checkpoint={"on_termination": "Skip"})
     outcomes = succeeded(template.run(record, decisions={ENDED_AT: Decision.STOP}))
     assert (outcomes[0].saved, outcomes[0].failed) == ([], [])
+
+
+class Hanging:
+    """A save, a snapshot and a history that take all the time that they get."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ends: list[str] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def give_up(self, seconds: float) -> None:
+        self.ends.append("save")
+        self.now += seconds
+
+    def close(self, seconds: float) -> None:
+        self.ends.append("close")
+        self.now += seconds
+
+    def let_go(self) -> None:
+        self.ends.append("copy")
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, *, is_over: bool) -> tuple[RunningGeneration, Hanging]:
+    """A generation whose state may stay in memory, and what ends with it."""
+    hanging, made = Hanging(), RunningGeneration.__new__(RunningGeneration)
+    monkeypatch.setattr(running_generation, "time", hanging)
+    made.busy = cast(Any, SimpleNamespace(end=lambda: None))
+    made._channel = cast(Any, SimpleNamespace(is_over=lambda: is_over))
+    made._checkpointer = made._snapshots = made._history = cast(Any, hanging)
+    made._retains, made._has_ended = True, False
+    return made, hanging
+
+
+def test_a_rank_that_fails_holds_up_the_others_for_one_moment_however_much_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generation, hanging = ending(monkeypatch, is_over=False)
+    generation.give_up(ValueError("a bug of the user's own"))
+    generation.give_up(ValueError("again"))
+    assert hanging.ends == ["save", "close", "close"]
+    assert hanging.now == 2.0
+
+
+def test_a_rank_whose_peers_keep_the_state_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    generation, hanging = ending(monkeypatch, is_over=True)
+    generation.give_up(ValueError("it follows from cut connections"))
+    assert hanging.ends == ["copy", "close", "close"]
+    assert hanging.now == 0.0

@@ -216,6 +216,44 @@ def test_a_program_that_fails_ends_as_python_would(
     assert outcome.finished is None
 
 
+TAKE_AT_THE_END = "tests.support.rank_faults:take_at_the_end"
+FAILURES = pytest.mark.parametrize(
+    ("failure", "code"), [("raise", 1), ("exit", 3)], ids=["an error", "an exit code"]
+)
+
+
+@FAILURES
+def test_a_program_that_fails_ends_its_save_under_way(
+    template: Template, tmp_path: Path, failure: str, code: int
+) -> None:
+    made = record(tmp_path, 1, f"--fail={failure}", "--fail-after=3")
+    options, decisions = {"what": "save"}, {2: Decision.SAVE}
+    (outcome,) = template.run(made, entry=TAKE_AT_THE_END, options=options, decisions=decisions)
+    assert outcome.exit_code == code
+    assert [path.name for path in tmp_path.glob("checkpoints/step-*")] == ["step-2"]
+
+
+@FAILURES
+def test_a_program_that_fails_writes_the_last_lines_of_its_history(
+    template: Template, tmp_path: Path, failure: str, code: int
+) -> None:
+    made = record(tmp_path, 1, f"--fail={failure}", "--fail-after=3")
+    (outcome,) = template.run(made, entry=TAKE_AT_THE_END, options={"what": "history"})
+    assert outcome.exit_code == code
+    assert [step.step for step in committed(tmp_path)] == [1, 2, 3]
+
+
+def test_a_program_whose_loss_is_refused_ends_its_save_under_way(
+    template: Template, tmp_path: Path
+) -> None:
+    """What we refuse in a program is its failure too."""
+    made = record(tmp_path, 1, "--fail=not-finite")
+    options, decisions = {"what": "save"}, {2: Decision.SAVE}
+    (outcome,) = template.run(made, entry=TAKE_AT_THE_END, options=options, decisions=decisions)
+    assert outcome.exit_code == 2
+    assert [path.name for path in tmp_path.glob("checkpoints/step-*")] == ["step-2"]
+
+
 def test_a_rank_whose_own_code_is_slow_stands_out(template: Template, tmp_path: Path) -> None:
     outcomes = succeeded(template.run(record(tmp_path, 2, "--fail=slow")))
     usual, slow = (
@@ -277,6 +315,15 @@ def start(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+def test_without_an_agent_a_program_that_fails_ends_its_save_under_way(tmp_path: Path) -> None:
+    with start(tmp_path, "--steps=9", "--fail=raise", "--fail-after=5") as program:
+        program.communicate(timeout=100)
+    assert program.returncode == 1
+    assert [path.name for path in tmp_path.glob("checkpoints/step-*")] == ["step-4"]
+    assert [step.step for step in committed(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def test_no_snapshot_is_due_before_the_last_one_is_complete_everywhere(
     rank.step()
     snapshots.after_step()
     wait_until("the next snapshot is due", snapshots.due)
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 def test_no_snapshot_is_due_before_there_is_memory_for_it(
@@ -206,7 +206,7 @@ def test_no_snapshot_is_due_before_there_is_memory_for_it(
     may_end.set()
     wait_until("a snapshot is due", snapshots.due)
     assert snapshots.ready
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 @pytest.mark.parametrize("free", [0, 1])
@@ -227,7 +227,7 @@ def test_slots_are_written_in_turn_beginning_with_the_free_one(
         rank.store.complete(report.number)
         last = report
     assert used == [free, 1 - free, free]
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 def test_of_a_state_that_all_have_copies_are_kept_on_two_nodes(
@@ -243,7 +243,7 @@ def test_of_a_state_that_all_have_copies_are_kept_on_two_nodes(
         rank.step()
         snapshots.after_step()
         snapshots.begin()
-        snapshots.close(wait=True)
+        snapshots.close(2.0)
         if rank.reports.events:
             writing.append(number)
     assert writing == [0, 4]
@@ -274,7 +274,7 @@ def test_the_memory_that_is_wanted_is_for_the_shards_of_others_too(
         )
         rank.step()
         snapshots.after_step()
-        snapshots.close(wait=True)
+        snapshots.close(2.0)
         bytes_wanted = (SLOTS * count + 1) * allocated(
             size_of(rank.plan.spans)
         )  # and a checkpoint's copy
@@ -298,7 +298,7 @@ def test_a_snapshot_does_not_need_the_volume_and_carries_the_steps_that_it_may_l
     assert held is not None
     rest = pickle.loads(held.slot.path(REST).read_bytes())
     assert rest.history == CARRIED
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 def test_a_snapshot_for_which_there_was_no_memory_is_completed_when_there_is(
@@ -322,7 +322,7 @@ def test_a_snapshot_for_which_there_was_no_memory_is_completed_when_there_is(
     rank.step()
     snapshots.after_step()
     wait_until("the next snapshot is due", snapshots.due)
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 def test_the_history_is_flushed_before_a_save_is_published_and_reported(
@@ -403,7 +403,7 @@ def test_a_save_that_failed_or_was_given_up_is_due_again_long_before_the_next_in
     assert following.due()
     following.begin()
     assert not following.due()
-    following.give_up(state_lives_on=True)
+    following.let_go()
     last = rank.checkpointer(policy, following.timer)
     assert not last.due()
     now = 2000.0
@@ -426,7 +426,7 @@ def test_a_new_rank_0_tries_a_save_again_whose_end_only_the_former_one_knew(
         return not checkpointer.saving
 
     wait_until("the end of the rank's own part", own_part_is_written)
-    checkpointer.give_up(state_lives_on=True)
+    checkpointer.let_go()
     rank.saver = replace(rank.saver, group=group)
     following = rank.checkpointer(policy, checkpointer.timer)
     now = 10.0
@@ -495,7 +495,7 @@ def test_the_optimizer_waits_for_the_copy_of_a_snapshot(
     assert held is not None
     assert before in held.slot.path(TENSORS).read_bytes()
     assert weight(rank.state) != before
-    snapshots.close(wait=True)
+    snapshots.close(2.0)
 
 
 def test_the_optimizer_waits_for_the_copy_of_a_save(

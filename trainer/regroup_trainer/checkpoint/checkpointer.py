@@ -34,8 +34,6 @@ _REPORT_SECONDS = 1.0
 """Between reports that this rank waits for a save."""
 _PATIENCE_SECONDS = 30.0
 """A save that takes longer holds up no training: the next one is left out until it has ended."""
-_GRACE_SECONDS = 2.0
-"""How long to wait for a save under way when its generation is over."""
 
 
 class Checkpointer:
@@ -189,18 +187,24 @@ class Checkpointer:
         self._hook.remove()
         has_ended = self._finish(self.is_late) if state_lives_on else self._finish()
         if not has_ended:
-            self.give_up(state_lives_on)
+            self.let_go()
 
-    def give_up(self, state_lives_on: bool) -> None:
-        """End with a broken generation. A save that all ranks have written is still published; any
-        other is deleted.
+    def let_go(self) -> None:
+        """End with a broken generation whose state goes on in memory: waits until that is copied.
 
-        A state that goes on in memory waits only until it is copied.
+        A save that all ranks have written is still published; any other is deleted.
+        """
+        if self._save:
+            self._save.wait_for_copy()
+        self.give_up(0.0)
+
+    def give_up(self, seconds: float) -> None:
+        """End with a broken generation whose state is lost; as `let_go`, but waits at most so long
+        for the end of the save under way.
         """
         self._hook.remove()
         if self._save:
-            self._save.wait_for_copy()
-            self._save.give_up(0.0 if state_lives_on else _GRACE_SECONDS)
+            self._save.give_up(seconds)
 
     def _plan_once(self) -> Snapshot:
         if self._snapshot is None:

@@ -23,6 +23,8 @@ class Launch:
     channel: Channel
     finish: Callable[[], None] | None = None
     """Called when the program has ended well. A Session sets it."""
+    give_up: Callable[[BaseException], None] | None = None
+    """Called with the error of a program that has failed. A Session sets it."""
     process: int = field(default_factory=os.getpid)
     """The id of the rank's own process. Those that it forks do not report."""
 
@@ -30,6 +32,11 @@ class Launch:
     def busy(self) -> BusyReports:
         """What it reports before it has a Session."""
         return BusyReports(self.assignment, self.channel)
+
+    def note_failure(self, error: BaseException) -> None:
+        """The program has failed: let its Session end, if it has one."""
+        if self.give_up is not None:
+            self.give_up(error)
 
     def report_last_line(self) -> None:
         """Report that the program has done its work, and only the end of its process follows."""

@@ -49,8 +49,8 @@ _LATE_DATA_SECONDS = 10.0
 """Training data that takes longer to come is reported as a problem of its volume."""
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 2.0
-"""How long the last lines of the history may take when the generation ends. All ranks remember
-them.
+"""How long a save under way, a memory snapshot and the last lines of the history may take when the
+generation ends. All ranks remember the lines.
 """
 _SAVE_PAUSE_SECONDS, _LONGEST_SAVE_PAUSE_SECONDS = 1.0, 30.0
 """After a failed save of a state that would be lost without it; doubled after each."""
@@ -113,6 +113,7 @@ class RunningGeneration:
         self._decision = Decision.CONTINUE
         """Rank 0: how the generation shall end, as soon as it can."""
         self._busy_at = 0.0
+        self._has_ended = False
         layout = Layout(Path(record.desired.directory))
         saver = Saver(layout, self.number, self.group, identity, self._sync_history)
         self._checkpointer = Checkpointer(
@@ -307,10 +308,11 @@ class RunningGeneration:
         Returns the state that stays in memory for the next generation. None: this process ends.
         """
         self._checkpointer.finish(state_lives_on=outcome == "leave" and self._retains)
-        self._snapshots.close(wait=True)
+        self._snapshots.close(_GRACE_SECONDS)
         resident = self._resident() if outcome == "leave" else None
         self._close_history(0.0 if resident else _GRACE_SECONDS)
         process_group.leave()
+        self._has_ended = True
         number, step = self.number, self.state.position.step
         kept = resident.retained() if resident else None
         self.reporter.send(
@@ -326,19 +328,41 @@ class RunningGeneration:
         Returns the state that stays in memory, to be parked. None, and nothing is ended, when the
         error is this rank's own or the state is not whole.
         """
-        resident = self._resident() if is_generation_lost(error, self._channel) else None
+        resident = self._resident() if self._is_lost(error) else None
         if resident is not None:
             report_loss(self.group.rank, error)
-            self.give_up()
+            self._let_go()
             self.stepper.drop_proposal()
         return resident
 
-    def give_up(self) -> None:
-        """End saves and snapshots without the other ranks."""
+    def give_up(self, error: BaseException | None = None) -> None:
+        """End without the other ranks because the process ends, after `error` if there was one.
+
+        The save under way, the snapshot and the history get a moment, together: the other ranks
+        notice the end of this one only then. Nothing after the first end of the generation.
+        """
+        if self._has_ended:
+            return
+        if self._retains and isinstance(error, Exception) and self._is_lost(error):
+            self._let_go()  # as live peers have the state, and wait for this rank's successor
+            return
+        self._has_ended = True
+        until = time.monotonic() + _GRACE_SECONDS
         self.busy.end()
-        self._checkpointer.give_up(state_lives_on=self._retains)
-        self._snapshots.close(wait=not self._retains)
-        self._close_history(0.0 if self._retains else _GRACE_SECONDS)
+        self._checkpointer.give_up(_GRACE_SECONDS)
+        self._snapshots.close(max(0.0, until - time.monotonic()))
+        self._close_history(max(0.0, until - time.monotonic()))
+
+    def _let_go(self) -> None:
+        """End without the other ranks, while the state lives on."""
+        self._has_ended = True
+        self.busy.end()
+        self._checkpointer.let_go()
+        self._snapshots.close(0.0)
+        self._close_history(0.0)
+
+    def _is_lost(self, error: Exception) -> bool:
+        return is_generation_lost(error, self._channel)
 
     def park(self, resident: ResidentState) -> None:
         """Leave the broken process group and wait; see `joining.park`."""

@@ -54,20 +54,13 @@ def run(assignment: Assignment, channel: Channel) -> int:
     meeting.refuse = children.end_script
     try:
         code = command_line.execute(assignment.record.desired.script)
-        if code == 0 and here.finish is not None and _is_rank(here):
-            here.finish()
+        if _is_rank(here):
+            _end_session(here, code)
     except command_line.NoScriptError as error:
         print(error, file=sys.stderr, flush=True)  # of usage: other nodes may have the script
         return WRONG_USAGE
     except BaseException as error:
-        if _is_rank(here) and isinstance(error, TrainingError):
-            raise
-        if not channel.is_over():  # else the coordinator knows why already
-            command_line.show(error)
-        if _is_rank(here):
-            _raise_loss(error, channel, place)
-        _advise(error)
-        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        code = _code_after(error, here, place)
     if not _is_rank(here):  # a process that the program has forked ends as any other
         command_line.wait_for_threads()
         command_line.end()
@@ -82,6 +75,29 @@ def run(assignment: Assignment, channel: Channel) -> int:
     if not code and here.finish is None:
         here.report_end("completed")
     return code
+
+
+def _end_session(here: Launch, code: int) -> None:
+    if code:
+        here.note_failure(SystemExit(code))
+    elif here.finish is not None:
+        here.finish()
+
+
+def _code_after(error: BaseException, here: Launch, place: RankPlace) -> int:
+    """The exit code of a program that raised `error`, which is shown. Raises it again where it is
+    ours, or may mean the loss of a peer.
+    """
+    if _is_rank(here) and isinstance(error, TrainingError):
+        here.note_failure(error)
+        raise error
+    if not here.channel.is_over():  # else the coordinator knows why already
+        command_line.show(error)
+    if _is_rank(here):
+        here.note_failure(error)
+        _raise_loss(error, here.channel, place)
+    _advise(error)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _place_of(assignment: Assignment, environment: Mapping[str, str]) -> RankPlace:

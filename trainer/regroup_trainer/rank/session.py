@@ -16,6 +16,7 @@ process in order when the job asks for it.
 from __future__ import annotations
 
 import atexit
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,10 +97,10 @@ class Session:
             self._joined = JoinedGeneration(
                 self._launch.assignment, self._launch.channel, group, began
             )
-            atexit.register(lambda: standalone.leave(self._done))
+            atexit.register(self._leave_alone)
         else:
             self._launch = present
-            self._launch.finish = self.finish
+            self._launch.finish, self._launch.give_up = self.finish, self._give_up
             present.busy.end()
             self._joined = join(present.assignment, present.channel, began)
             self._joined.busy.begin("preparing the first step", USER_SECONDS)
@@ -401,6 +402,17 @@ class Session:
             raise SystemExit(TERMINATED if self._standalone else 0)
         forget_process_group()
         return resident
+
+    def _give_up(self, error: BaseException | None = None) -> None:
+        """End what runs beside the training of a process that ends, unless that was done."""
+        if self._loop is not None:
+            self._loop.generation.give_up(error)
+
+    def _leave_alone(self) -> None:
+        """Python ends a process that no agent has started."""
+        if os.getpid() == self._launch.process:  # what the program forks inherits `atexit`
+            self._give_up()
+        standalone.leave(self._done)
 
     def _end(self, outcome: GenerationOutcome) -> None:
         self._ended = True

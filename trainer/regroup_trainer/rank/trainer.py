@@ -68,7 +68,7 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
     except Exception as error:
         resident = generation.break_off(error)
         if resident is None:
-            generation.give_up()
+            generation.give_up(error)
             raise
     else:
         if resident is not None:

@@ -42,8 +42,6 @@ from regroup_trainer.system.memory_limit import available_bytes, describe_bytes
 
 _RETRY_SECONDS = (1.0, 5.0, 30.0)
 """Between attempts to write a snapshot; the last one is repeated."""
-_GRACE_SECONDS = 2.0
-"""How long a copy may take to end when its generation is over."""
 
 
 @dataclass(frozen=True)
@@ -166,17 +164,17 @@ class MemorySnapshots:
         rest = self._rest(snapshot.begin())
         self._work = Background(lambda: self._run(snapshot, slot, rest))
 
-    def close(self, wait: bool) -> None:
-        """End with the generation. What is being copied may still become whole, if `wait` allows
-        it.
+    def close(self, seconds: float) -> None:
+        """End with the generation. What is being copied may still become whole, for which this
+        waits at most so long.
 
         A process that goes on to another generation does not wait: its later reports would be
         dropped.
         """
         self._hook.remove()
         self._closed.set()
-        if self._work is not None and wait:
-            self._work.wait(_GRACE_SECONDS)
+        if self._work is not None:
+            self._work.wait(seconds)
 
     def _adopt(self, plan: StatePlan) -> None:
         """Agree with all ranks on the plan, and on whether there is memory for it."""
