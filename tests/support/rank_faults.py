@@ -228,7 +228,7 @@ def take_at_the_end(assignment: Assignment, options: Options, channel: Recording
         shard_file.write = write_late  # type: ignore[assignment]
         Save.give_up = note_and_give_up  # type: ignore[method-assign, assignment]
     else:
-        History._write = write_line_late  # type: ignore[method-assign]
+        History._write = write_line_late  # type: ignore[method-assign, assignment]
     return train(assignment, options, channel)
 
 
