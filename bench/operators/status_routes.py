@@ -45,7 +45,8 @@ class StatusRoutes(ABC):
         stream = await LineStream.begin(request)
         with contextlib.suppress(ConnectionError):
             while True:
-                line = lines.next_line(self.status(request), time.monotonic())
+                status = self.status(request)
+                line = lines.next_line(status.essence(), lambda: status, time.monotonic())
                 if line is not None and stream.is_free():
                     await stream.send(line)
                     self.count += 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.coordinator_status import essence_of, make_status
 from regroup_trainer.coordinator.formation import choose, least_workers
 from regroup_trainer.coordinator.membership import LEAST_DELAY, expired
 from regroup_trainer.protocol import record_transfer
@@ -37,6 +37,7 @@ class Faults(RuleBasedStateMachine):
         super().__init__()
         self.job = Job(self.desired())
         self.seen: list[GenerationNumber] = []
+        self.shown: tuple[object, object] | None = None
         for index in range(3 * self.times):
             self.job.add_agent(index)
 
@@ -152,6 +153,14 @@ class Faults(RuleBasedStateMachine):
         if state.outcome is None:
             assert (state.waiting is None) == trains
             assert state.waiting is None or make_status(state, 1).message == state.waiting.message
+
+    @invariant()
+    def a_watch_learns_of_all_news(self) -> None:
+        state = self.job.core.state
+        cheap, whole = essence_of(state, self.job.now), make_status(state, 1).essence()
+        if self.shown is not None and self.shown[0] == cheap:
+            assert self.shown[1] == whole
+        self.shown = cheap, whole
 
     @invariant()
     def what_is_kept_beside_the_members_is_what_they_show(self) -> None:

@@ -30,6 +30,7 @@ from regroup_trainer.coordinator.coordinator_status import (
     ShownSteps,
     StatusLines,
     agents_in_contact,
+    essence_of,
     handed_over,
     message_of,
     phase_of,
@@ -448,7 +449,8 @@ class Server:
         """Until this coordinator is over. Raises as `stream` does."""
         while not self._over:
             seen, now, is_free = self._sequence, time.monotonic(), stream.is_free()
-            line = lines.next_line(self._status_now(), now) if is_free else None
+            essence = essence_of(self._core.state, now)
+            line = lines.next_line(essence, self._status_now, now) if is_free else None
             if line is not None:
                 await stream.send(line)
             pauses = lines.pauses(now) if is_free else (NEWS_SECONDS, NEWS_SECONDS)
