@@ -687,6 +687,8 @@ def test_a_successor_counts_what_a_generation_lost_that_has_not_restored_yet(
     job.send(agents[0], Restored(generation=number, rank=0, step=job.resumed[number]))
     assert job.record.number == number
     assert job.core.state.account.ledger().lost_steps == at - job.resumed[number] > 0
+    records = job.core.state.recoveries.records()
+    assert [one.lost_steps for one in records] == ([] if is_known else [at - job.resumed[number]])
 
 
 def test_a_restarted_container_knows_the_newest_spec() -> None:

@@ -29,8 +29,8 @@ def cut_off(newest: GenerationNumber = SECOND) -> tuple[Job, list[SimulatedAgent
     assert job.indices == [0, 1]
     job.cut_off(agents[0])
     job.cut_off(agents[1])
-    step = job.step if newest == SECOND else job.resumed[SECOND] + 17
-    known = LastKnown(step=step, time=1_000_000.0 + job.now, world_size=2, generation=newest)
+    step, size = (job.step, 2) if newest == SECOND else (job.resumed[SECOND] + 17, 3)
+    known = LastKnown(step=step, time=1_000_000.0 + job.now, world_size=size, generation=newest)
     job.desired = job.desired.model_copy(update={"last_known": known})
     job.lineage, agents[2].reachable = SECOND, True
     job.start_coordinator(term=2)
@@ -78,7 +78,35 @@ def test_what_it_had_lost_at_its_start_is_counted_where_the_operator_does_not_kn
     agents[0].reachable = agents[1].reachable = True
     job.wait(5.0)
     assert sorted(job.indices) == [0, 1, 2]
-    assert job.core.state.account.ledger().lost_steps == 17
+    state = job.core.state
+    ledger = state.account.ledger()
+    assert (ledger.lost_steps, ledger.restarts.get("infrastructure")) == (17, 1)
+    unseen, joined = state.recoveries.records()
+    assert (unseen.generation, unseen.lost_steps, unseen.restored_from) == (SECOND, 17, "Peers")
+    assert unseen.message.startswith("a coordinator that died or was cut off saw: ")
+    assert (joined.generation.term, joined.cause, joined.lost_steps) == (2, "resize", 0)
+    (recovered,) = [one for one in state.journal.events() if one.reason == "Recovered"]
+    assert recovered.message.endswith(
+        "3 -> 2 ranks, resumed from step 11 of live ranks, 17 steps lost"
+    )
+
+
+def test_a_planned_end_that_nobody_saw_is_no_recovery() -> None:
+    job, agents = start_job(workers=2)
+    job.wait(5.0)
+    first = job.record.number
+    known = LastKnown(step=job.step, time=1_000_000.0 + job.now, world_size=2, generation=first)
+    agents.append(job.add_agent(2))
+    job.wait(3.0)
+    second = job.record.number
+    assert second > first
+    job.desired = job.desired.model_copy(update={"last_known": known})
+    job.start_coordinator(term=2)
+    job.wait(3.0)
+    state = job.core.state
+    assert job.record.number == second
+    assert state.recoveries.records() == ()
+    assert not state.account.ledger().restarts
 
 
 def test_one_that_makes_no_steps_is_not_waited_for() -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
+from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Recovery
 from regroup_trainer.protocol.ledger import FAILURES, Cause, GpuUse, Ledger
@@ -109,6 +110,14 @@ class Account:
     def restart(self, cause: Cause) -> None:
         """Count a generation that ended for this cause."""
         self._restarts[cause] += 1
+
+    def catch_up(self, failures: int) -> int:
+        """Count generations that ended in a failure until there are so many. Returns how many of
+        them nobody had reported.
+        """
+        missing = max(0, failures - sum(self._restarts[cause] for cause in FAILURES))
+        self._restarts["infrastructure"] += missing
+        return missing
 
     def failures(self, before: int, end: GenerationEnd | None) -> int:
         """Generations of this job that ended in a failure, the one that ended with `end` included;
@@ -233,6 +242,15 @@ class Recoveries:
                 world_size_after=following.world_size,
             )
         )
+
+    def open_unseen(self, following: GenerationRecord, known: LastKnown) -> None:
+        """`following` began under a coordinator that died or was cut off before anybody had read
+        why: all that is known is of before. Once for each.
+        """
+        if not self.opened(following.number):
+            why = f"a coordinator that died or was cut off saw: {following.reason}"
+            end = GenerationEnd(known.time, "infrastructure", why)
+            self.open(end, known.time, following, known.world_size, following.restored_from)
 
     def restored(self, report: Restored, loss: Loss) -> None:
         """The following generation has its state, and is to do the lost steps again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from regroup_trainer.coordinator.accounting import loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.registration import resync
+from regroup_trainer.coordinator.reports import count_loss
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.generation import GenerationRecord
 
@@ -61,14 +61,20 @@ def _is_alive(state: State, name: str, now: float) -> bool:
 
 def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:
     restored = {hello.restored.rank: hello.restored for hello in back if hello.restored is not None}
-    counted = state.last_known.generation if state.last_known is not None else None
-    is_uncounted = 0 not in restored or (counted is not None and record.number > counted)
+    known = state.last_known
+    newest = known.generation if known is not None else None
+    is_unknown = newest is not None and record.number > newest
+    is_uncounted = is_unknown or 0 not in restored
+    unseen = known if is_unknown and record.number.term < state.term else None
+    if unseen is not None and state.account.catch_up(record.failures):
+        state.recoveries.open_unseen(record, unseen)
     state.current = CurrentGeneration(
         record,
         begun=now,
         last_report=now,
         last_activity=now,
         adopted=True,
+        unseen=unseen,
         before=state.committed if is_uncounted else None,
         restored=restored,
     )
@@ -76,18 +82,18 @@ def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: f
         step = restored[0].step
         state.resumed.append((restored[0].generation, step))
         if is_uncounted:
-            state.account.lost(loss_of(restored[0], state.committed).steps, 0.0, 0)
+            count_loss(state, restored[0], state.current)
         # The step from which it resumed may be below the one that the operator knew.
         before = state.committed
         state.committed = LastCommit(step, before.time if before else state.wall(now))
     for member in state.members.values():
         state.current.copies.hold(member.name, member.snapshots)
     progresses = [hello.progress for hello in back if hello.progress is not None]
-    newest = max(progresses, key=lambda progress: progress.step, default=None)
-    if newest is not None:
+    furthest = max(progresses, key=lambda progress: progress.step, default=None)
+    if furthest is not None:
         state.start_failures.can_start = True
-        state.current.report_seconds = newest.report_seconds
-        state.committed = LastCommit(newest.step, newest.time)
+        state.current.report_seconds = furthest.report_seconds
+        state.committed = LastCommit(furthest.step, furthest.time)
         state.started = not state.current.unmanaged
     state.account.adopt(
         next((progress for progress in progresses if progress.rank == 0), None), now

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.pace import Pace
 from regroup_trainer.protocol.agent_messages import Hello, RankExit, Stack
+from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.generation import (
     Decision,
     GenerationNumber,
@@ -115,6 +116,8 @@ class CurrentGeneration:
     """The end of the generation before it; None for the first."""
     adopted: bool = False
     """Whether another process of a coordinator has formed it."""
+    unseen: LastKnown | None = None
+    """What the operator knew, where a former coordinator has formed it and nobody learned of it."""
     decision: Decision | None = None
     """The planned end that rank 0 was asked for."""
     transition: Transition | None = None

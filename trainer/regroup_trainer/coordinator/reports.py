@@ -149,7 +149,7 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         state.emit(now, "SnapshotPassedOver", text, "Warning")
     first = current.previous_end is None and current.before is None
     state.account.restored(first, report.seconds, now, state.members.ranks)
-    _count_loss(state, report, current)
+    count_loss(state, report, current)
     state.volume.for_ranks = None
     if state.progress is not None and state.progress.step > report.step:
         # What is published now is what a later coordinator takes for committed.
@@ -166,7 +166,7 @@ def _words(source: RestoredFrom | None) -> str:
     return SOURCE_WORDS[source or "Nothing"]
 
 
-def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> None:
+def count_loss(state: State, report: Restored, current: CurrentGeneration) -> None:
     """Book the steps that must be done again.
 
     A coordinator that starts without members may learn only here, from the volume, that the job
@@ -176,6 +176,8 @@ def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> N
     if history is not None and history.world_size and before is None:
         before = current.before = LastCommit(history.step, history.time)
     loss = loss_of(report, before)
+    if loss.steps and current.unseen is not None:
+        state.recoveries.open_unseen(current.record, current.unseen)
     state.recoveries.restored(report, loss)
     if before is not None and loss.steps:
         state.account.lost(loss.steps, loss.steps * before.step_seconds, before.world_size)
@@ -231,14 +233,16 @@ def _emit_skipped(state: State, report: Progress, current: CurrentGeneration, no
 
 
 def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
-    done = state.recoveries.first_step(report, current.before)
+    trains_already = current.unseen is not None and current.restored_at is None
+    done = state.recoveries.first_step(report, None if trains_already else current.before)
     if done is None:
         return
     planned = done.cause not in FAILURES and not done.lost_steps
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
     ranks = f"{done.world_size_before} -> {done.world_size_after} ranks"
     resumed = f"resumed from step {done.resumed_from_step} of {_words(done.restored_from)}"
-    text = f"training goes on: {ranks}, {resumed}, {done.down_seconds or 0:.1f} s down{lost}"
+    down = "" if done.down_seconds is None else f", {done.down_seconds:.1f} s down"
+    text = f"training goes on: {ranks}, {resumed}{down}{lost}"
     state.emit(now, "Resized" if planned else "Recovered", text)
 
 
