@@ -87,7 +87,7 @@ def _campaign(
     try:
         campaign.run(episodes, deadline)
     finally:
-        _finish(seed, commit, campaign)
+        _finish(seed, commit, campaign, sum(len(episode.faults) for episode in episodes))
         if not keep_cluster:
             site.cluster.down()
     return campaign
@@ -110,7 +110,7 @@ def _memory(log: Path) -> Mapping[str, Growth]:
         return of_log(lines)
 
 
-def _finish(seed: int, commit: str, campaign: Campaign) -> None:
+def _finish(seed: int, commit: str, campaign: Campaign, drawn: int) -> None:
     memory = _memory(campaign.log)
     why = f"the run ended before its episode was judged: {sys.exception()!r}"
     figures = results.metrics(len(campaign.struck), campaign.verdicts, memory)
@@ -120,6 +120,7 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
         "checker": commit,
         "metrics": figures,
         "memory": results.sums(memory),
+        "drawn": drawn,
         "missed": campaign.missed,
         "unjudged": [{**fault, "reason": why} for fault in campaign.unjudged],
         "faults": campaign.struck,

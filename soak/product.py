@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = ("operator", "trainer", "client", "charts", "Dockerfile")
-"""What a soak tests. Its own code, tests and texts may change."""
+PATHS = (
+    *("operator", "trainer", "client", "charts", "requirements", "Dockerfile"),
+    *("tools/install_dependencies.sh", "tools/slim_torch.sh"),
+)
+"""What a soak tests, and what its images are made of. Its own code, tests and texts may change."""
 DIRTY = "-dirty"
 
 

@@ -173,7 +173,7 @@ def summary(document: Json) -> Iterator[str]:
     for part in parts:
         when = "after" if part[AFTER] else "not after"
         yield (
-            f"seed {part['seed']}: {len(part['faults'])} faults {when} that change, at "
+            f"seed {part['seed']}: {_count(part)} faults {when} that change, at "
             f"{part['commit']}, judged by {part['checker']}; missed {_reasons(part['missed'])}; "
             f"not judged {_reasons(part['unjudged'])}"
         )
@@ -186,6 +186,12 @@ def summary(document: Json) -> Iterator[str]:
             yield f"{row['case']}: {row['metric']} {row['median']:.3g}, wanted {row['goal']}"
 
 
+def _count(part: Json) -> str:
+    """How many struck. Fewer than were drawn where the time was over, or nothing came of them."""
+    struck, drawn = len(part["faults"]), part["drawn"]
+    return f"{struck}" if drawn in (struck, None) else f"{struck} of {drawn} drawn"
+
+
 def _reasons(faults: Sequence[Json]) -> str:
     """How many, and why."""
     kinds = (f"{one['kind']}: " if one["kind"] != UNKNOWN else "" for one in faults)
@@ -194,12 +200,13 @@ def _reasons(faults: Sequence[Json]) -> str:
 
 
 def _readable(part: Json, is_same: Callable[[str], bool]) -> Json:
-    """A part with what former ones lack: a list of what was missed or not judged, the commit of its
-    checker, which was that of the product, and a mark whether it follows the last change of the
-    product.
+    """A part with what former ones lack: how many faults were drawn, a list of what was missed or
+    not judged, the commit of its checker, which was that of the product, and a mark whether it
+    follows the last change of the product.
     """
     lists = {name: _listed(part.get(name, 0), name) for name in ("missed", "unjudged")}
-    return {"checker": part["commit"], **part, **lists, AFTER: is_same(part["commit"])}
+    before = {"checker": part["commit"], "drawn": None}
+    return {**before, **part, **lists, AFTER: is_same(part["commit"])}
 
 
 def _listed(found: int | Sequence[Json], name: str) -> list[Json]:

@@ -189,6 +189,13 @@ def test_faults_after_the_last_change_of_the_product_are_counted_apart(tmp_path:
     )
 
 
+def test_a_seed_says_how_many_of_its_faults_came_to_nothing(tmp_path: Path) -> None:
+    file = part(tmp_path, 7)
+    results.write_part(file, {**results.read_part(file), "drawn": 5})
+    document = json.loads(results.merge([file], tmp_path / "out", SAME).read_text())
+    assert list(results.summary(document))[3].startswith("seed 7: 3 of 5 drawn faults after that ")
+
+
 def test_what_was_missed_is_listed_with_its_reason_and_former_numbers_stay_readable(
     tmp_path: Path,
 ) -> None:

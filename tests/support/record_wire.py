@@ -132,8 +132,11 @@ class WireJob(Job):
         asking, self.wanted = self.wanted, {}
         for name, wanted in asking.items():
             agent = self.agents[name]
+            if not agent.can_send:  # what it asks for arrives when it is back, unless it connects
+                self.wanted[name] = wanted
+                continue
             self.traffic.to_coordinator += len(wanted.model_dump_json())
             piece = self.known.piece(wanted)
-            if agent.can_send and piece is not None:
+            if piece is not None:
                 self.traffic.pieces += 1
                 self._transmit(agent, piece)
