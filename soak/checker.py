@@ -147,6 +147,8 @@ def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:
         yield f"status.progress.step is {shown} at the end, but the history ends at {newest}"
     for one in evidence.recoveries:
         yield from _recovery_lies(one, evidence.records)
+    for loss in found.lost:
+        yield from _unrecorded(loss, evidence.recoveries)
     if evidence.faults is not None:
         yield from unexplained_restarts(evidence.status, evidence.faults)
 
@@ -174,6 +176,19 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
             f"status says that generation {recovery['generation']} resumed from step {said}; its "
             f"lineage record says {link.resumed_from}"
         )
+
+
+def _unrecorded(loss: Loss, recoveries: Iterable[Json]) -> Iterator[str]:
+    """That a loss has no record, or one that gives other steps."""
+    records = [
+        one for one in recoveries if number(str(one.get("generation", ""))) == loss.generation
+    ]
+    written = sum(
+        int(one.get("lostSteps") or 0) - int(one.get("unflushedSteps") or 0) for one in records
+    )
+    if written != loss.steps:
+        said = f"{len(of_it)} records say {written}" if of_it else "no record is of it"
+        yield f"generation {loss.generation} lost {loss.steps} steps, but {said}"
 
 
 def stuck(evidence: Evidence) -> Iterator[str]:

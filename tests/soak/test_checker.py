@@ -81,6 +81,14 @@ def _hide_lost_steps(written: Written) -> None:
     written.change(status={"goodput": {"lostSteps": 0}, "progress": {"step": 14}})
 
 
+def _record_no_recovery(written: Written) -> None:
+    written.change(recoveries=())
+
+
+def _record_other_lost_steps(written: Written) -> None:
+    written.change(recoveries=({"generation": "1.2", "resumedFromStep": 8, "lostSteps": 1},))
+
+
 def _claim_a_step_too_many(written: Written) -> None:
     written.change(status={"goodput": {"lostSteps": 2}, "progress": {"step": 15}})
 
@@ -105,6 +113,8 @@ def _claim_another_step_of_resumption(written: Written) -> None:
         (_repeat_a_step_otherwise, "repeats step 8 otherwise"),
         (_name_a_parent_that_is_not_there, "(1, 0), which has no record"),
         (_hide_lost_steps, "lostSteps is 0, but the replay gives 2"),
+        (_record_no_recovery, "generation (1, 2) lost 2 steps, but no record is of it"),
+        (_record_other_lost_steps, "generation (1, 2) lost 2 steps, but 1 records say 1"),
         (_claim_a_step_too_many, "progress.step is 15 at the end, but the history ends at 14"),
         (_claim_another_step_of_resumption, "resumed from step 9; its lineage record says 8"),
     ],
@@ -172,7 +182,9 @@ def test_a_gap_that_was_recorded_and_a_repeated_line_are_no_faults(written: Writ
 def test_steps_that_were_reported_and_not_flushed_explain_a_difference(written: Written) -> None:
     written.change(
         status={"goodput": {"lostSteps": 5}, "progress": {"step": 14}},
-        recoveries=({"generation": "1.2", "resumedFromStep": 8, "unflushedSteps": 3},),
+        recoveries=(
+            {"generation": "1.2", "resumedFromStep": 8, "lostSteps": 5, "unflushedSteps": 3},
+        ),
     )
     assert written.verdict().is_clean, written.verdict()
 

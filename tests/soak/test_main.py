@@ -43,7 +43,7 @@ def interrupt(campaign: Campaign) -> None:
     try:
         raise KeyboardInterrupt
     finally:
-        program._finish(7, "abc", campaign)
+        program._finish(7, "abc", campaign, 2)
 
 
 def test_a_part_lists_the_faults_that_were_missed_and_those_that_nobody_judged(
