@@ -180,11 +180,9 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 
 def _unrecorded(loss: Loss, recoveries: Iterable[Json]) -> Iterator[str]:
     """That a loss has no record, or one that gives other steps."""
-    records = [
-        one for one in recoveries if number(str(one.get("generation", ""))) == loss.generation
-    ]
+    of_it = [one for one in recoveries if number(str(one.get("generation", ""))) == loss.generation]
     written = sum(
-        int(one.get("lostSteps") or 0) - int(one.get("unflushedSteps") or 0) for one in records
+        int(one.get("lostSteps") or 0) - int(one.get("unflushedSteps") or 0) for one in of_it
     )
     if written != loss.steps:
         said = f"{len(of_it)} records say {written}" if of_it else "no record is of it"

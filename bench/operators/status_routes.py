@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import time
 from abc import ABC, abstractmethod
@@ -41,12 +42,12 @@ class StatusRoutes(ABC):
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """Lines as of the real one."""
         lines = StatusLines(float(request.query["every"]), random.random)
-        self.status(request)
+        status = functools.partial(self.status, request)
+        status()
         stream = await LineStream.begin(request)
         with contextlib.suppress(ConnectionError):
             while True:
-                status = self.status(request)
-                line = lines.next_line(status.essence(), lambda: status, time.monotonic())
+                line = lines.next_line(status().essence(), status, time.monotonic())
                 if line is not None and stream.is_free():
                     await stream.send(line)
                     self.count += 1
