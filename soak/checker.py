@@ -193,9 +193,9 @@ def stuck(evidence: Evidence) -> Iterator[str]:
     """The times without progress that are longer than allowed, and an end that does not come.
 
     The clock stands while the volume does not answer, and while Kubernetes does not start pods
-    without which too few could run. Only a step beyond all before it is progress, and a step made
-    again that a fault has cost. A job that loses steps by itself and makes them again, or forms
-    generations without a step, is stuck.
+    without which too few could run. It begins anew with a step beyond all before it, and with each
+    step made again that a fault has cost. A job that loses steps by itself and makes them again, or
+    forms generations without a step, is stuck.
     """
     if not evidence.was_suspended:
         yield "it was not suspended in time"
@@ -203,10 +203,10 @@ def stuck(evidence: Evidence) -> Iterator[str]:
         yield "nobody looked at its steps while it trained"
     excused = (*evidence.excused, *waits_for_kubernetes(evidence.looks, evidence.min_replicas))
     for since, last, highest in _waits(evidence.samples):
-        spans = (*excused, *_made_again(evidence, since, last))
-        stood = last - since - _common(spans, since, last)
-        if stood > evidence.stuck_seconds:
-            yield f"no progress beyond step {highest} for {stood:.0f} s"
+        for start, end in _between(_made_again(evidence, since, last), since, last):
+            stood = end - start - _common(excused, start, end)
+            if stood > evidence.stuck_seconds:
+                yield f"no progress beyond step {highest} for {stood:.0f} s"
 
 
 def _waits(samples: Sequence[Sample]) -> Iterator[tuple[float, float, int]]:
@@ -237,6 +237,16 @@ def _made_again(evidence: Evidence, since: float, last: float) -> list[tuple[flo
     times = [hit.time for hit in evidence.hits if hit.ranks]
     hits = sum(since - SEEN_LATE_SECONDS <= time <= last for time in times)
     return [(start, end) for start, end, made in steps if made > 0] if falls <= hits else []
+
+
+def _between(
+    spans: Iterable[tuple[float, float]], since: float, until: float
+) -> Iterator[tuple[float, float]]:
+    """The times from `since` to `until` that are outside of spans, of which none overlap."""
+    for start, end in sorted(spans):
+        yield since, start
+        since = end
+    yield since, until
 
 
 def _common(spans: Iterable[tuple[float, float]], since: float, until: float) -> float:

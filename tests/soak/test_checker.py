@@ -270,6 +270,20 @@ def test_steps_that_a_fault_has_cost_are_progress_when_they_are_made_again(
     assert written.verdict().stuck == ("no progress beyond step 14 for 76 s",), "one was by itself"
 
 
+def test_the_clock_begins_anew_with_steps_that_are_made_again(written: Written) -> None:
+    """Two faults of 40 s each, and a few steps between them: less than the job had before."""
+    first = [Sample(14.0 + second, 14) for second in range(40)]
+    between = [Sample(54.0 + second, second) for second in range(5)]
+    second = [Sample(59.0 + second, 4) for second in range(40)]
+    again = [Sample(99.0 + second, second) for second in range(16)]
+    hits = tuple(Hit(time, frozenset({0, 1}), 2) for time in (14.5, 59.5))
+    written.change(samples=(*written.evidence.samples, *first, *between, *second, *again))
+    written.change(hits=hits, copy_size=2)
+    assert not written.verdict().stuck
+    written.change(hits=hits[:1])
+    assert written.verdict().stuck == ("no progress beyond step 14 for 99 s",)
+
+
 def test_generations_that_form_without_a_step_are_no_progress(written: Written) -> None:
     forming = [Sample(14.0 + second, 14 if second % 9 else None) for second in range(70)]
     written.change(
