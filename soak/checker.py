@@ -14,7 +14,7 @@ from typing import Any
 from soak.allowed_losses import SEEN_LATE_SECONDS, a_copy_lived, over_allowed
 from soak.evidence import Evidence, Sample
 from soak.kinds import APPLICATION, HANG, may_be_counted
-from soak.lost_steps import hidden, losses, number
+from soak.lost_steps import generation_of, hidden, losses, unflushed
 from soak.pod_states import waits_for_kubernetes
 from soak.records import Line, Records
 from soak.replay import Loss, Replay, replay
@@ -134,12 +134,12 @@ def _of_our_launcher(evidence: Evidence, found: Replay) -> Iterator[str]:
 def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:
     """Where the status says something else than the replay."""
     said = int(evidence.status.get("goodput", {}).get("lostSteps", 0))
-    unflushed = sum(int(one.get("unflushedSteps", 0)) for one in evidence.recoveries)
+    unwritten = unflushed(evidence.recoveries)
     lost = sum(loss.steps for loss in found.lost)
-    if said != lost + unflushed:
+    if said != lost + unwritten:
         yield (
             f"status.goodput.lostSteps is {said}, but the replay gives {lost}, "
-            f"and {unflushed} were unflushed"
+            f"and {unwritten} were unflushed"
         )
     newest = max(found.steps, default=0)
     shown = int(evidence.status.get("progress", {}).get("step", 0))
@@ -168,7 +168,7 @@ def unexplained_restarts(status: Json, faults: Sequence[str]) -> Iterator[str]:
 
 
 def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
-    generation = number(str(recovery.get("generation", "")))
+    generation = generation_of(recovery)
     link = records.links.get(generation) if generation else None
     said = recovery.get("resumedFromStep")
     if link is not None and said is not None and said != link.resumed_from:
@@ -180,10 +180,8 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 
 def _unrecorded(loss: Loss, recoveries: Iterable[Json]) -> Iterator[str]:
     """That a loss has no record, or one that gives other steps."""
-    of_it = [one for one in recoveries if number(str(one.get("generation", ""))) == loss.generation]
-    written = sum(
-        int(one.get("lostSteps") or 0) - int(one.get("unflushedSteps") or 0) for one in of_it
-    )
+    of_it = [one for one in recoveries if generation_of(one) == loss.generation]
+    written = sum(int(one.get("lostSteps", 0)) for one in of_it) - unflushed(of_it)
     if written != loss.steps:
         said = f"{len(of_it)} records say {written}" if of_it else "no record is of it"
         yield f"generation {loss.generation} lost {loss.steps} steps, but {said}"

@@ -65,15 +65,20 @@ def hidden(evidence: Evidence, found: Replay) -> Iterator[str]:
                 f"from step {link.resumed_from}; the history ends at step {begin.written}, and the "
                 f"status knows of {begin.unflushed} unflushed steps"
             )
-    rest = _unflushed(evidence.recoveries) - sum(begin.unflushed for begin in begins)
+    rest = unflushed(evidence.recoveries) - sum(begin.unflushed for begin in begins)
     if rest:
         yield f"the status calls {rest} steps unflushed of generations that never began"
 
 
-def number(text: str) -> Number | None:
-    """A generation as the status names it."""
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+def generation_of(recovery: Mapping[str, Any]) -> Number | None:
+    """The generation that a recovery of the status led to."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", str(recovery.get("generation", "")))
     return (int(match[1]), int(match[2])) if match else None
+
+
+def unflushed(recoveries: Iterable[Mapping[str, Any]]) -> int:
+    """Steps that no history has, by recoveries of the status."""
+    return sum(int(one.get("unflushedSteps", 0)) for one in recoveries)
 
 
 def _begins(evidence: Evidence, found: Replay) -> Iterator[_Begin]:
@@ -86,10 +91,6 @@ def _begins(evidence: Evidence, found: Replay) -> Iterator[_Begin]:
         claims = (
             one
             for one in evidence.recoveries
-            if first < (number(str(one.get("generation", ""))) or (0, 0)) <= link.generation
+            if first < (generation_of(one) or (0, 0)) <= link.generation
         )
-        yield _Begin(link, found.written[link.generation], _unflushed(claims), tuple(seen))
-
-
-def _unflushed(recoveries: Iterable[Mapping[str, Any]]) -> int:
-    return sum(int(one.get("unflushedSteps", 0)) for one in recoveries)
+        yield _Begin(link, found.written[link.generation], unflushed(claims), tuple(seen))

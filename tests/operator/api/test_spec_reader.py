@@ -47,6 +47,13 @@ def test_a_template_is_refused_by_its_depth_before_anything_recurses(
         parse_spec(spec)
 
 
+@pytest.mark.parametrize("kind", ["objects", "lists"])
+def test_a_template_that_has_too_many_levels_and_values_is_refused_by_its_values(kind: str) -> None:
+    spec = {**SMALLEST, "template": {"metadata": nested(9_999, kind)}}
+    with pytest.raises(InvalidSpecError, match=f"^spec: has more than {MOST_VALUES} values"):
+        parse_spec(spec)
+
+
 def test_the_deepest_template_that_is_taken() -> None:
     spec = {**SMALLEST, "template": {"metadata": nested(MOST_LEVELS - 2, "objects")}}
     assert parse_spec(spec).template == copy.deepcopy(spec["template"])

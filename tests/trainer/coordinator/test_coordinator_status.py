@@ -52,10 +52,8 @@ def next_line(lines: StatusLines, status: CoordinatorStatus, now: float) -> byte
 
 def begun(first: CoordinatorStatus | None = None) -> StatusLines:
     """The lines after the first one, which was sent at 0."""
-    lines = StatusLines(EVERY, random.random)
-    assert (
-        next_line(lines, first or status(), 0.0) == (first or status()).model_dump_json().encode()
-    )
+    lines, shown = StatusLines(EVERY, random.random), first or status()
+    assert next_line(lines, shown, 0.0) == shown.model_dump_json().encode()
     return lines
 
 
