@@ -3,8 +3,8 @@ rank.
 
     python ranks.py
 
-Each "machine" is an agent of stock torchrun with one worker; the store by which they meet outlives
-both.
+Each "machine" is an agent of stock torchrun with one worker. It has an address of its own, by which
+torchrun puts the machines in order. The store by which they meet outlives both.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import torch.distributed as dist
 
 SECONDS = 60
 """Longer than any restart takes."""
+ADDRESSES = {"a": "127.0.0.1", "b": "127.0.0.2", "c": "127.0.0.3"}
+"""Of the machines, all of them this one. Of two with one address, the lower process id is first."""
 
 
 def worker(folder: Path) -> None:
@@ -56,7 +58,7 @@ def machine(name: str, port: int, folder: Path) -> subprocess.Popen[bytes]:
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint=127.0.0.1:{port}",
         "--rdzv-id=ranks",
-        "--local-addr=127.0.0.1",
+        f"--local-addr={ADDRESSES[name]}",
     ]
     command += [
         "--rdzv-conf=is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
