@@ -51,7 +51,7 @@ SUBJECTS: Mapping[str, type[Subject]] = {
 }
 
 DETAILS = {
-    "regroup": "heartbeats twice a second, progress of each agent once a second",
+    "regroup": "heartbeats twice a second; each second progress of rank 0 and 128 other agents",
     "torchft": (
         f"{PACKAGE}; heartbeats each 0.1 s, lost after {LOST_SECONDS:.0f} s; a quorum each 0.5 s"
     ),
