@@ -48,6 +48,7 @@ THEIR_REPLACEMENTS = 3
 """At most. One takes them ten seconds, and each further one of the same job twice as long."""
 SETTINGS = (
     "etcd, kube-apiserver, controllers, scheduler and kwok on this machine, beside the operators; "
+    "Regroup has the account and the FlowSchema of its chart, Trainer and JobSet have every right; "
     "coordinators are stubs; CPU with that of Kubernetes' controllers; 1x8: ten jobs, one at a time"
 )
 

@@ -94,7 +94,8 @@ class Regroup(Subject):
         server = self.cluster.server
         await self.client.request("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
         command = ("template", "regroup", ROOT / "charts/regroup", "--namespace", SYSTEM)
-        rendered = run([server.bin / "helm", *command, "--show-only", "templates/rbac.yaml"])
+        shown = (f"--show-only=templates/{name}.yaml" for name in ("rbac", "flowschema"))
+        rendered = run([server.bin / "helm", *command, *shown])
         server.kubectl("apply", "-f", "-", stdin=rendered)
         token = server.kubectl("create", "token", "regroup", "--namespace", SYSTEM).strip()
         config = yaml.safe_load(server.kubeconfig.read_text())
