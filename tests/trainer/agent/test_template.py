@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
 
 from regroup_trainer.agent.template import NICENESS
 from regroup_trainer.agent.template_protocol import (
@@ -34,6 +35,7 @@ from regroup_trainer.protocol.generation import Assignment, GenerationNumber
 from regroup_trainer.protocol.rank_messages import rank_report
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
+from tests.support.listening_ports import TABLES, listening_ports
 from tests.support.processes import runs
 from tests.support.waiting import wait_until
 
@@ -218,13 +220,30 @@ def test_ranks_run_in_their_own_group_with_a_name_and_lower_priority(parent: Par
     assert parent.ended().killed
 
 
-def test_the_store_serves_and_its_end_is_reported(parent: Parent) -> None:
+@pytest.fixture
+def store(parent: Parent) -> Iterator[int]:
+    """The port of a store, whose end is reported."""
     parent.order(StartStore(address="127.0.0.1"))
     started = parent.news()
     assert isinstance(started, StoreStarted)
-    socket.create_connection(("127.0.0.1", started.port), timeout=5).close()
+    yield started.port
     os.kill(children(parent.process.pid)[0], 9)
     assert isinstance(parent.news(), StoreEnded)
+
+
+def test_the_store_serves_and_its_end_is_reported(store: int) -> None:
+    socket.create_connection(("127.0.0.1", store), timeout=5).close()
+
+
+def test_whoever_reaches_the_store_reads_and_writes_its_keys(store: int) -> None:
+    """docs/security.md says so: there is no token, and it listens on all addresses."""
+    tables = [path.read_text() for path in map(Path, TABLES) if path.exists()]
+    assert store in listening_ports("".join(tables))
+    rank, stranger = (TCPStore("127.0.0.1", store, is_master=False) for _ in range(2))
+    rank.set("1.1/came", "2")
+    assert stranger.get("1.1/came") == b"2"
+    stranger.set("1.1/came", "3")
+    assert rank.get("1.1/came") == b"3"
 
 
 def test_nothing_survives_the_template(tmp_path: Path) -> None:
