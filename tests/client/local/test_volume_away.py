@@ -111,7 +111,9 @@ def test_a_job_whose_processes_die_while_its_folder_is_away_does_not_start_over(
 
     acts = [(at_step(45), strike), (ranks_wait, bring_back)]
     assert play(run, acts).result == "completed"
-    assert only_recovery(run).restored_from == "Checkpoint"
+    # On a busy machine, workers begin a generation before they are killed as well.
+    *_, last = run.recoveries.values()
+    assert last.restored_from == "Checkpoint"
     assert require_whole_history(job) == STEPS
 
 
