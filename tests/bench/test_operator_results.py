@@ -83,7 +83,7 @@ def test_a_quick_run_keeps_nothing_of_others(tmp_path: Path, course: Course) -> 
     assert written(tmp_path) == {("1x8", "floor"): 1.0}
 
 
-def test_a_quick_run_leaves_the_results_alone_unless_it_is_told_where_to_write(
+def test_a_quick_run_leaves_the_results_alone_unless_it_is_given_a_folder(
     tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)

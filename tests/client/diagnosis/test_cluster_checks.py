@@ -60,7 +60,7 @@ def test_gpus_are_counted_over_the_nodes() -> None:
     assert checks.gpus(None).state == "warn"
 
 
-def test_who_may_not_list_prometheuses_is_told_so() -> None:
+def test_without_the_right_to_list_prometheuses_the_finding_says_so() -> None:
     ours, gap = [Monitor("regroup-system", {}, None)], ClusterError("you may not list them", 403)
     found = checks.monitoring(Selection("PodMonitor", "metrics.podMonitor", ours, (), gap))
     assert (found.state, found.found) == (

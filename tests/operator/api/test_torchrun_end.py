@@ -79,7 +79,7 @@ def test_a_program_cannot_start_where_every_worker_has_shown_that() -> None:
     assert cannot_start(make_state(well=0, failures=(quoted,))) == ""
 
 
-def test_what_an_agent_met_is_told_from_what_its_ranks_wrote() -> None:
+def test_what_an_agent_met_is_distinguished_from_what_its_ranks_wrote() -> None:
     closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
     waited = "DistStoreError: wait timeout after 60000ms, keys: /x.1/torchelastic/role_info/0"
     assert was_refused(closed)

@@ -108,7 +108,7 @@ def test_one_namespace_opens_it_for_no_other_where_less_than_a_tenth_of_the_othe
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=2, max_size=6))
-def test_a_namespace_that_hears_all_its_coordinators_is_not_affected_by_another_one(
+def test_a_namespace_whose_coordinators_all_answer_is_not_affected_by_another_one(
     others: list[tuple[int, int]],
 ) -> None:
     worst = (200, 200)

@@ -621,7 +621,7 @@ def test_suspending_lets_the_coordinator_save_and_then_gives_all_pods_back(job: 
     assert job.status.phase == "Suspended"
 
 
-def test_a_pod_that_may_not_have_heard_that_it_is_to_end_is_not_waited_for_as_long(
+def test_a_pod_that_may_have_missed_sigterm_is_not_waited_for_as_long(
     job: Simulation,
 ) -> None:
     """Its process had no handler yet. Kubernetes would wait for all that a checkpoint may take."""

@@ -45,7 +45,7 @@ def test_a_job_that_stands_still_says_since_when_and_what_follows() -> None:
     )
 
 
-def test_it_stays_while_the_coordinator_is_not_heard_and_goes_with_the_next_step() -> None:
+def test_it_stays_while_the_coordinator_does_not_answer_and_goes_with_the_next_step() -> None:
     simulation = training()
     degraded(simulation, reported(simulation, STALL))
     assert degraded(simulation, CoordinatorView()).reason == "NoProgress"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,12 @@ from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.generation import Decision, GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import Finished
 from tests.support.disks import mounted
+from tests.support.other_user import open_to_all
 from tests.support.ranks import RankOutcome, Template, generation, succeeded, train_config
 from tests.support.shown_states import state
 from tests.support.whole_state import equal
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system or changes the user")
-
-
-def open_to_all(folder: Path) -> None:
-    """Let every user enter the folder."""
-    for entered in (folder, *folder.parents):
-        if not entered.stat().st_mode & stat.S_IXOTH:
-            entered.chmod(0o755)
 
 
 def steps_of(directory: Path) -> list[int]:

@@ -652,7 +652,7 @@ def test_a_generation_is_handed_over_as_accounted_for_once_rank_0_has_restored()
         current.restored.pop(0, None)
 
 
-def test_a_loss_is_counted_once_though_the_coordinator_dies_before_it_hears_of_it() -> None:
+def test_a_loss_is_counted_once_though_the_coordinator_dies_before_it_is_reported() -> None:
     job, agents = start_job(strategy="fsdp", steps=5000)
     at, before = job.step, len(job.begun)
     job.crash(agents[2])

@@ -18,7 +18,7 @@ TICKS = 2.0
 """Seconds by which the start and a few ticks may be off."""
 
 
-class SilentScript:
+class NonReportingScript:
     """A job of two workers, with a rank each, whose script reports no steps."""
 
     def __init__(self, **desired: object) -> None:
@@ -57,7 +57,7 @@ def about(seconds: float) -> object:
 
 
 def test_a_script_without_reports_is_booked_as_work_while_it_runs() -> None:
-    script = SilentScript()
+    script = NonReportingScript()
     before, seen = script.job.now, list[float]()
     for _ in range(4):
         script.job.wait(LONG / 4)
@@ -71,7 +71,7 @@ def test_a_script_without_reports_is_booked_as_work_while_it_runs() -> None:
 
 @pytest.mark.parametrize("seconds", [LONG, PROVEN_SECONDS / 4])
 def test_what_a_script_without_reports_has_worked_counts_when_it_ends_well(seconds: float) -> None:
-    script = SilentScript()
+    script = NonReportingScript()
     script.job.wait(seconds)
     script.end_well()
     assert script.job.outcome is not None
@@ -81,7 +81,7 @@ def test_what_a_script_without_reports_has_worked_counts_when_it_ends_well(secon
 
 @pytest.mark.parametrize("max_restarts", [0, 10])
 def test_a_failure_takes_nothing_back_of_what_a_script_has_worked(max_restarts: int) -> None:
-    script = SilentScript(max_restarts=max_restarts)
+    script = NonReportingScript(max_restarts=max_restarts)
     script.job.wait(LONG)
     script.fail()
     script.job.wait(PROVEN_SECONDS / 4)
@@ -93,7 +93,7 @@ def test_a_failure_takes_nothing_back_of_what_a_script_has_worked(max_restarts: 
 
 
 def test_a_script_that_fails_at_its_start_has_not_worked() -> None:
-    script = SilentScript()
+    script = NonReportingScript()
     script.job.wait(PROVEN_SECONDS / 2)
     script.fail()
     script.job.wait(3.0)
@@ -103,7 +103,7 @@ def test_a_script_that_fails_at_its_start_has_not_worked() -> None:
 
 @pytest.mark.parametrize("term", [1, 2])
 def test_a_new_coordinator_goes_on_booking(term: int) -> None:
-    script = SilentScript()
+    script = NonReportingScript()
     script.job.wait(LONG)
     seed = script.ledger
     script.job.desired = script.job.desired.model_copy(update={"seed": seed})
@@ -114,7 +114,7 @@ def test_a_new_coordinator_goes_on_booking(term: int) -> None:
 
 
 def test_a_session_that_waits_for_its_volume_does_not_work() -> None:
-    script = SilentScript()
+    script = NonReportingScript()
     problem = VolumeProblem(path="/volume", error="does not answer", since=0.0, at_risk="Nothing.")
     number = script.job.record.number
     busy = Busy(generation=number, rank=0, doing="waiting", step=0, volume=problem)

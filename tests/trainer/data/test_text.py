@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from regroup_trainer.data.default_text import FINGERPRINT, default_text
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.config import DataConfig
 from tests.support import samples
+from tests.support.other_user import open_to_all, other_user
 from tests.support.samples import dataset
 
 DEFAULT_TEXT_SHA256 = "35031f6f4874be890daba7d45747237fa9b53c97744b19582a30fdf22afed0d0"
@@ -149,13 +153,34 @@ def test_too_little_held_out_text_is_an_error_only_where_it_is_needed(tmp_path: 
         dataset(config(tmp_path, held_out_percent=5), 32, tmp_path, evaluate=True)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+READ_AS_ANOTHER_USER = """\
+import sys
+from pathlib import Path
+from regroup_trainer.data import text  # imported by this user: another may not read the code
+from regroup_trainer.errors import DataError
+from tests.support import samples
+from tests.support.other_user import become_other_user
+become_other_user()
+folder = Path(sys.argv[1])
+try:
+    samples.dataset(samples.config("text", folder), 32, folder)
+except DataError as error:
+    print(error)
+"""
+
+
 def test_a_folder_that_cannot_be_read_is_named_with_the_user(tmp_path: Path) -> None:
     (folder_with(tmp_path, a="x" * 300) / "closed").mkdir(mode=0)
-    with pytest.raises(
-        DataError, match=rf"closed cannot be read \(Permission denied\): .* user {os.getuid()}"
-    ):
-        dataset(config(tmp_path), 32, tmp_path)
+    open_to_all(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AS_ANOTHER_USER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refusal = rf"closed cannot be read \(Permission denied\): .* user {other_user()}\b"
+    assert re.search(refusal, done.stdout), done.stderr
 
 
 def test_fields_of_another_source_are_refused() -> None:
