@@ -17,6 +17,7 @@ def test_the_store_answers_each_kind_of_request(subject: str) -> None:
     assert all(found.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subject", full_mesh.SETTINGS)
 def test_ranks_are_connected_after_their_first_collectives(subject: str) -> None:
     found = full_mesh.measure("3", subject)
@@ -26,6 +27,7 @@ def test_ranks_are_connected_after_their_first_collectives(subject: str) -> None
     assert found["released_seconds"] is not None or subject == "lazy"
 
 
+@pytest.mark.long
 def test_a_rank_asks_the_store_as_often_however_many_ranks_there_are() -> None:
     for ranks in (2, 4):
         assert full_mesh.measure(str(ranks), "regroup")["requests"] == 2 * ranks

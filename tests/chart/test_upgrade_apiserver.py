@@ -100,6 +100,7 @@ def key_that_the_operator_takes(server: ApiServer, monkeypatch: pytest.MonkeyPat
     return asyncio.run(read())
 
 
+@pytest.mark.long
 def test_a_key_that_a_former_chart_made_outlives_the_upgrade_and_the_way_back(
     server: ApiServer, former_chart: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_key_that_a_former_chart_made_outlives_the_upgrade_and_the_way_back(
     assert stored_key(server) == key
 
 
+@pytest.mark.long
 def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
     server: ApiServer, former_chart: Path, tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_the_way_back_to_a_chart_that_rendered_the_key_is_an_upgrade(
     assert ":former" in helm(server, "get", "manifest", "regroup")
 
 
+@pytest.mark.long
 def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: Path) -> None:
     """The operator is as it was, and no job is touched."""
     newer = tmp_path / "newer"
@@ -166,6 +169,7 @@ def test_an_upgrade_and_its_values_are_rolled_back(server: ApiServer, tmp_path: 
     assert team.read() == job
 
 
+@pytest.mark.long
 def test_0_2_0_is_rolled_back_to_where_it_named_its_secret_before_the_upgrade(
     server: ApiServer, tmp_path: Path
 ) -> None:

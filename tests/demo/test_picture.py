@@ -101,6 +101,7 @@ def test_a_prometheus_that_is_not_there_is_named() -> None:
         Server("http://127.0.0.1:9").instant("up", 0)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_the_picture_is_a_png_of_the_whole_page(run: Source, tmp_path: Path) -> None:
     picture(build(), run, tmp_path / "dashboard.png")

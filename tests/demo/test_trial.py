@@ -124,6 +124,7 @@ def test_killed_processes_do_not_change_the_losses_and_leave_nothing_outside_the
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupted_trial_saves_ends_and_leaves_nothing_outside_the_folder(
     tmp_path: Path, temporary: Path

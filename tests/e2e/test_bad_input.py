@@ -56,6 +56,7 @@ def test_a_missing_claim_is_named_and_the_job_starts_when_it_comes(
     job.wait_for_condition("Complete", seconds=180)
 
 
+@pytest.mark.long
 def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(
     installation: Installation,
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(
     assert job.status()["goodput"]["lostSteps"] == 0
 
 
+@pytest.mark.long
 def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(
     installation: Installation,
 ) -> None:
@@ -89,6 +91,7 @@ def test_the_api_server_refuses_bounds_that_contradict_each_other(
     assert "minReplicas" in message
 
 
+@pytest.mark.long
 def test_a_full_volume_fails_the_save_and_not_the_training(installation: Installation) -> None:
     claim = installation.small_volume("tiny-volume", mebibytes=1)
     manifest = make_job("disk-full", steps=120, replicas=1)

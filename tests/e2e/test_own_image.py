@@ -47,6 +47,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(
     installation: Installation,
 ) -> None:

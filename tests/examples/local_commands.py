@@ -20,7 +20,7 @@ class LocalCommand:
     command: str
     prints: tuple[str, ...]
     mark: Literal["quick", "slow", "long"] = "quick"
-    """Slow: it takes more than ten seconds. Long: more than half a minute, in `make test-long`."""
+    """Slow: it takes more than ten seconds. Long: it is in `make test-long`."""
 
 
 LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
@@ -28,7 +28,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "1-first-ddp-script",
         "torchrun --standalone --nproc-per-node=2 train.py",
         ("epoch 0: loss 3.06", "trained 5 epochs on 2 ranks"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "1-first-ddp-script",
@@ -44,7 +44,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "1-first-ddp-script",
         "regroup run regroup.yaml --directory {tmp} --plain",
         ("rank 0: epoch 0: loss 3.06", "completed: 4 steps, final loss 0.29"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "3-language-models",
@@ -92,7 +92,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "2-ddp-in-depth",
         "python ranks.py",
         ("RANK 0 of 2", "machine a is lost, machine c takes its place", "machine b: RANK 0 of 2"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "4-replica-and-shard-groups",
@@ -116,7 +116,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
             "sharded (HSDP)",
             "133.29547",
         ),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "5-hundred-billion",
@@ -128,25 +128,25 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "regroup run job.yaml --plain --directory {tmp} --kill worker=1@step=120 --kill "
         "rank=0@step=300",
         ("killed worker 1", "killed rank 0", "completed: 640 steps, final loss 0.04"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "6-session",
         "torchrun --standalone --nproc-per-node=2 before.py",
         ("epoch 20: loss",),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "6-session",
         "env REGROUP_DIRECTORY={tmp} python after.py",
         ("step 100", "step 600"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "6-session",
         "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 after.py",
         ("step 100", "step 600"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "7-other-trainers",

@@ -98,6 +98,7 @@ def make_pod(team: Namespace, name: str, labels: dict[str, str], *first: str) ->
     assert made.status == 201, made.message
 
 
+@pytest.mark.long
 def test_commands_about_jobs_of_other_operators(server: ApiServer, terminal: PageTerminal) -> None:
     api = Api(server.kubeconfig)
     path = serve(api, "kubeflow.org", "v1", "PyTorchJob", "pytorchjobs", "Namespaced")

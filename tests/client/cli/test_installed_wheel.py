@@ -106,6 +106,7 @@ def install(text: str, folder: Path, wheel: Path) -> Path:
     return make_environment(folder / "venv", wheel, extra)
 
 
+@pytest.mark.long
 def test_with_the_extra_a_script_runs(wheel: Path, tmp_path: Path) -> None:
     programs = install("pip install '.[trainer]'", tmp_path, wheel)
     (tmp_path / "job.yaml").write_text(SCRIPT)

@@ -334,6 +334,7 @@ def test_another_device_than_the_planned_one_is_refused_before_it_is_measured(
     assert "this machine has NVIDIA H200, and the plan is for a100-80" in plain(output)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_calibrated_plan_says_what_was_measured_and_what_was_assumed() -> None:
     arguments = ("--model", "gpt:1m", "--nodes", "2", "--gpus-per-node", "2", "--gpu", "cpu")

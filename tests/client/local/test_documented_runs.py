@@ -68,6 +68,7 @@ def convert(terminal: PageTerminal) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_converted_command_line_runs_here(terminal: PageTerminal) -> None:
     convert(terminal)
     shown = terminal.type("regroup run job.yaml", seconds=SECONDS)
@@ -75,6 +76,7 @@ def test_a_converted_command_line_runs_here(terminal: PageTerminal) -> None:
     assert "completed" in shown
 
 
+@pytest.mark.long
 def test_the_traces_of_a_run_here_arrive(terminal: PageTerminal) -> None:
     convert(terminal)
     text = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 regroup run job.yaml"

@@ -270,6 +270,7 @@ def test_a_spare_has_a_killed_workers_place_before_its_replacement_is_there(tmp_
     require_whole_history(tmp_path)
 
 
+@pytest.mark.long
 def test_a_suspended_job_goes_on_where_it_was_with_other_workers_and_another_strategy(
     tmp_path: Path,
 ) -> None:
@@ -327,6 +328,7 @@ def test_a_rank_that_hangs_is_found_named_and_begun_anew(tmp_path: Path) -> None
     assert require_whole_history(tmp_path) == 200
 
 
+@pytest.mark.long
 def test_a_long_evaluation_is_no_hang(tmp_path: Path) -> None:
     train = make_train(10)
     evaluation = train.evaluation.model_copy(update={"every_steps": 5, "samples": 60})

@@ -144,6 +144,7 @@ def test_ranks_that_died_go_on_from_their_agents_memory(
     require_undisturbed(tmp_path, undisturbed, strike, recovery)
 
 
+@pytest.mark.long
 def test_a_lost_workers_shards_come_from_its_neighbour(
     tmp_path: Path, undisturbed: list[float | None]
 ) -> None:
@@ -183,6 +184,7 @@ def test_snapshots_do_without_the_volume_and_bring_the_steps_that_it_lacks(volum
     assert require_whole_history(volume / "job") >= STEPS
 
 
+@pytest.mark.long
 def test_memory_that_was_damaged_leaves_the_state_to_the_checkpoint(tmp_path: Path) -> None:
     def kill_and_damage(run: LocalRun) -> None:
         run.kill_rank(1)

@@ -136,7 +136,10 @@ def test_a_program_whose_ranks_would_wait_in_vain_fails_with_what_to_change(
     assert words in outcome.message
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", *(pytest.param(method, marks=pytest.mark.long) for method in ("spawn", "forkserver"))],
+)
 def test_ranks_that_a_script_starts_itself_end_the_job_with_what_to_change(
     tmp_path: Path, method: str
 ) -> None:
@@ -146,6 +149,7 @@ def test_ranks_that_a_script_starts_itself_end_the_job_with_what_to_change(
     assert "in a process that the script has started: the job starts the ranks" in outcome.message
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, script=(str(PROGRAMS / "other_work.py"),), replicas=2)

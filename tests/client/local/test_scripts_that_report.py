@@ -87,6 +87,7 @@ def test_the_steps_that_a_killed_script_does_again_are_counted(tmp_path: Path) -
     )
 
 
+@pytest.mark.long
 def test_a_script_that_hangs_is_started_again_and_one_that_is_busy_is_not(tmp_path: Path) -> None:
     run = make_script(tmp_path, HANGS, progress_timeout_seconds=5)
     busy: list[str] = []

@@ -22,7 +22,7 @@ from tests.support.optional_packages import needs_re2
 from tests.support.page_terminal import PageTerminal
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 THIS_MACHINE = ROOT / "docs/start/this-machine.md"
 PAGE = ROOT / "docs/start/your-script.md"
 EPOCHS = '"60"'

@@ -148,6 +148,7 @@ def _thawed_in_the_end(pids: list[int]) -> Iterator[None]:
         thaw(pids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dying", [2, 0], ids=["another", "rank 0, which had not noted it"])
 def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     tmp_path: Path, undisturbed: list[float | None], monkeypatch: pytest.MonkeyPatch, dying: int
@@ -213,14 +214,13 @@ def test_what_was_compiled_stays_compiled_in_the_next_generations(
     assert set(reported) == graphs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "train",
     [
         make_train(STEPS, **HSDP),
-        pytest.param(make_train(TENSOR_STEPS, tensorParallel=2), marks=pytest.mark.long),
-        pytest.param(  # its commits take the longest way
-            compiled(make_train(TENSOR_STEPS, tensorParallel=2)), marks=pytest.mark.long
-        ),
+        make_train(TENSOR_STEPS, tensorParallel=2),
+        compiled(make_train(TENSOR_STEPS, tensorParallel=2)),  # its commits take the longest way
     ],
     ids=["hsdp", "ddp x tensor", "ddp x tensor, compiled"],
 )
@@ -245,7 +245,11 @@ def test_a_broken_replica_group_costs_no_step(tmp_path: Path, train: TrainConfig
 
 @pytest.mark.parametrize(
     "layout",
-    [HSDP, {"tensorParallel": 2}, {"pipelineParallel": 2}],
+    [
+        HSDP,
+        pytest.param({"tensorParallel": 2}, marks=pytest.mark.long),
+        pytest.param({"pipelineParallel": 2}, marks=pytest.mark.long),
+    ],
     ids=["hsdp", "ddp x tensor", "ddp x pipeline"],
 )
 def test_a_lost_worker_leaves_a_replica_group_that_goes_on_until_the_other_is_whole_again(
@@ -280,6 +284,7 @@ def test_a_custom_program_goes_on_in_its_processes(tmp_path: Path) -> None:
     assert require_whole_history(tmp_path / "killed") == OWN_STEPS
 
 
+@pytest.mark.long
 def test_ranks_whose_steps_take_long_get_the_time_to_come_out_of_them(tmp_path: Path) -> None:
     steps, slowly = 7, "--step-seconds=2"
     run = make_run(tmp_path, steps, script=(str(OWN_PROGRAM), f"--steps={steps}", slowly))

@@ -200,9 +200,16 @@ OWN_RANKS = (Path(__file__).parents[2] / "support/programs/own_ranks.py").read_t
     ("program", "arguments", "words"),
     [
         (TAKES_LOCAL_RANK, (), "init_process_group got rank 0, which is LOCAL_RANK"),
-        (SPAWNS, (), "torch.multiprocessing.spawn starts ranks"),
+        pytest.param(
+            SPAWNS, (), "torch.multiprocessing.spawn starts ranks", marks=pytest.mark.long
+        ),
         (OWN_RANKS, ("fork",), "in a process that the script has started"),
-        (OWN_RANKS, ("spawn",), "in a process that the script has started"),
+        pytest.param(
+            OWN_RANKS,
+            ("spawn",),
+            "in a process that the script has started",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["LOCAL_RANK", "torch's spawn", "fork", "spawn"],
 )

@@ -130,7 +130,7 @@ KEEP_SEVEN = CheckpointPolicy(interval_steps=ENDLESS, memory_snapshot_steps=0, k
     ("strategy", "change"),
     [
         ("ddp", {"checkpoint": KEEP_SEVEN}),
-        ("fsdp", {"replicas": 2}),
+        pytest.param("fsdp", {"replicas": 2}, marks=pytest.mark.long),
     ],
 )
 def test_a_planned_end_on_a_full_volume_costs_no_step(
@@ -217,6 +217,7 @@ def lose_a_rank_without_data(directory: Path, fault: str) -> str:
     return output
 
 
+@pytest.mark.long
 def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
     """The survivors read ahead when the data stops; nobody waits for what they read."""
     assert "the training data does not come" in lose_a_rank_without_data(
@@ -224,12 +225,14 @@ def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_pat
     )
 
 
+@pytest.mark.long
 def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
     """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
     output = lose_a_rank_without_data(tmp_path, f"{SAMPLES}-{FAILING}")
     assert "/data/samples.bin: Input/output error" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
@@ -249,7 +252,7 @@ def test_a_new_rank_waits_for_training_data_that_cannot_be_opened(
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        (FAILING, "/data/checkpoint.bin: Input/output error"),
+        pytest.param(FAILING, "/data/checkpoint.bin: Input/output error", marks=pytest.mark.long),
         (UNRESPONSIVE, "the volume does not answer"),
     ],
 )
@@ -263,6 +266,7 @@ def test_ranks_wait_for_a_checkpoint_that_cannot_be_read(
     assert only_recovery(run).restored_from == "Checkpoint"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "expected"),
     [

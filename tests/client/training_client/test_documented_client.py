@@ -39,6 +39,7 @@ def within(name: str, block: str) -> str:
     return f"async def {name}() -> None:\n{textwrap.indent(block, '    ')}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_its_types_are_those_of_the_client(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_the_jobs_of_a_namespace_and_one_of_them(team: Namespace) -> None:
         assert [one["step"] for one in found["checkpoints"]["checkpoints"]] == [100, 50]
 
 
+@pytest.mark.long
 def test_a_thousand_jobs_of_a_cluster_are_listed_page_by_page(server: ApiServer) -> None:
     """Each with the status of a job that trains. What was read serves the next page as well."""
     names = [f"job-{number:04}" for number in range(MANY)]

@@ -293,7 +293,11 @@ def assert_reported(api: FakeClusterApi, where: str) -> None:
     assert term == str(job["status"]["coordinatorTerm"]), where
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not carried out", "carried out"])
+@pytest.mark.parametrize(
+    "applied",
+    [pytest.param(False, marks=pytest.mark.long), True],
+    ids=["not carried out", "carried out"],
+)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name == QUICK else pytest.mark.long) for name in COURSES],

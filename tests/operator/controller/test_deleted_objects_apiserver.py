@@ -141,6 +141,7 @@ def agent() -> Iterator[AgentStub]:
         yield stub
 
 
+@pytest.mark.long
 def test_where_its_address_is_taken_workers_are_sent_the_new_one_or_replaced(
     operator: OperatorProcess, namespace: Namespace, running: Running, agent: AgentStub
 ) -> None:

@@ -33,7 +33,10 @@ def api() -> Iterator[Api]:
         yield api
 
 
-@pytest.fixture(params=["true", "false"], ids=["with nodes", "without a right in the cluster"])
+@pytest.fixture(
+    params=[pytest.param("true", marks=pytest.mark.long), "false"],
+    ids=["with nodes", "without a right in the cluster"],
+)
 def operator(request: pytest.FixtureRequest, api: Api, tmp_path: Path) -> Iterator[OperatorProcess]:
     settings = (f"watch.namespaces={json.dumps(WATCHED)}", f"watch.nodes={request.param}")
     operator = installed_operator(api, tmp_path, *settings, "userRoles.enabled=false")

@@ -135,6 +135,7 @@ def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_wit
     assert min(took) <= RELEASED_SECONDS, took
 
 
+@pytest.mark.long
 def test_the_other_follows_a_leader_that_was_killed_within_twenty_seconds(
     replicas: tuple[OperatorProcess, OperatorProcess], namespace: Namespace
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_other_follows_a_leader_that_was_killed_within_twenty_seconds(
     assert lease(namespace.api)["leaseTransitions"] == 1
 
 
+@pytest.mark.long
 def test_a_leader_that_was_paused_past_its_lease_writes_nothing_and_ends(
     replicas: tuple[OperatorProcess, OperatorProcess], namespace: Namespace
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_and_ends(
     assert lease(namespace.api)["holderIdentity"] == holder
 
 
+@pytest.mark.long
 async def test_what_arrives_late_when_another_leads_is_harmless(
     replicas: tuple[OperatorProcess, OperatorProcess],
     api: Api,

@@ -119,6 +119,7 @@ def _accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_rank_that_hangs_is_found_by_its_stack(tmp_path: Path) -> None:
     async with make_site(
@@ -133,6 +134,7 @@ async def test_a_rank_that_hangs_is_found_by_its_stack(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_rank_that_does_not_leave_its_generation_in_time_is_killed_and_its_stack_logged(
     tmp_path: Path,

@@ -142,6 +142,7 @@ async def test_a_plain_script_is_restarted_from_what_it_saved_and_sees_only_what
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_script_with_a_session_commits_its_steps(image: Image, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

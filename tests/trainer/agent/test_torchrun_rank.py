@@ -231,6 +231,7 @@ def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert rank.returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_process_is_the_one_that_python_would_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +252,7 @@ def test_the_process_is_the_one_that_python_would_make(
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
     sizes = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "4"}

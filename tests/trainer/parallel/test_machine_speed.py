@@ -24,6 +24,7 @@ def calibration(dimensions: dict[str, int], ranks: int) -> subprocess.CompletedP
     return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_both_precisions_and_the_links_are_measured_whatever_the_end_of_a_rank(

@@ -81,6 +81,7 @@ def test_nothing_wrong_is_committed_and_training_goes_on(seed: int) -> None:
         play(Random(seed), Volume(Layout(Path(directory))))
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_so_it_is_with_the_messages_that_are_sent_in_place_of_records(seed: int) -> None:

@@ -326,6 +326,7 @@ def test_without_an_agent_a_program_that_fails_ends_its_save_under_way(tmp_path:
     assert [step.step for step in committed(tmp_path)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_an_agent_a_signal_saves_and_the_next_start_resumes(tmp_path: Path) -> None:
     with start(tmp_path, "--steps=1000000") as first:
