@@ -8,7 +8,7 @@ import signal
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -75,8 +75,8 @@ CREATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 600.0
 REPLACEMENT_SECONDS = 60.0
 FAILOVER_SECONDS = 60.0
-REPORT_SECONDS = 2.0
-"""After the last loss. Its coordinator gets the report while the other pod is made."""
+REPORT_SECONDS = 10.0
+"""After the last loss, at most. Its coordinator gets the report while the other pod is made."""
 AFTER_SYNC_SECONDS = 10.0
 """In which a status would be written that a restart has changed."""
 
@@ -214,8 +214,7 @@ class Course:
         losses = [await self._replaced(REPLACEMENT_SECONDS) for _ in range(count)]
         took = [loss.took() for loss in losses]
         if isinstance(self._subject, Regroup):
-            await asyncio.sleep(REPORT_SECONDS)
-            reported = await asyncio.to_thread(self._subject.reported)
+            reported = await _reports_of(self._subject, {loss.uid for loss in losses})
             after = [reported[loss.uid] - loss.moment for loss in losses if loss.uid in reported]
             self._found["reported_seconds"] = statistics.median(after) if after else None
             self._found["unreported_losses"] = count - len(after)
@@ -314,6 +313,16 @@ def most_writes(written: Mapping[str, int], jobs: int, apart: str) -> float | No
     """Of one job, without the one that lost a worker; None where that is the only one."""
     others = [count for job, count in written.items() if job != apart]
     return max(others, default=0) if jobs > 1 else None
+
+
+async def _reports_of(subject: Regroup, pods: Set[str]) -> Mapping[str, float]:
+    """When coordinators got the reports that these pods are lost, by UID; not of those too late."""
+    deadline = time.monotonic() + REPORT_SECONDS
+    while True:
+        reported = await asyncio.to_thread(subject.reported)
+        if pods <= reported.keys() or time.monotonic() > deadline:
+            return reported
+        await asyncio.sleep(0.1)
 
 
 async def end_watch(watch: asyncio.Task[object]) -> None:
