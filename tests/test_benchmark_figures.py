@@ -25,6 +25,7 @@ TABLES = {
     (PAGE, "| script | fault |"): "any_script",
     (LIMITS, "| workers x ranks of each | memory |"): "coordinator_size",
     (PAGE, "| | 16 agents |"): "scale",
+    (PAGE, "| | Regroup | torchft's lighthouse |"): "scale",
     (PAGE, "| | ours | beside it |"): "command_line",
     (PAGE, "| Regroup | accelerate | Lightning |"): "overhead",
     (PAGE, "| Regroup | grain |"): "data_resume",
