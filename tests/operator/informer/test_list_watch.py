@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import kopf
 import pytest
+from prometheus_client import REGISTRY
 
 from regroup_operator.api.resource import Object
 from regroup_operator.errors import ClusterError, UnreadableError
@@ -471,15 +472,23 @@ async def test_a_consistent_list_never_goes_on_in_another_version(
             await watched.watch.refresh()
 
 
-async def test_an_object_that_cannot_be_read_is_named_and_hides_no_other(
+def count_of_unreadable() -> float:
+    """What a scrape shows of the collection."""
+    name = "reflector_unreadable_objects_total"
+    return REGISTRY.get_sample_value(name, {"name": "things"}) or 0.0
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_counted_and_hides_no_other(
     server: FakeApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.objects = [make_object(f"n{number}", 1) for number in range(230)]
     server.unreadable = {"n120"}
+    before = count_of_unreadable()
     async with Watched(server) as watched:
         others = [(f"n{number}", False) for number in range(230) if number != 120]
         await watched.expect(*others)
     assert "/things: n120 cannot be read and is skipped" in caplog.text
+    assert count_of_unreadable() == before + 1
     assert server.limits.count(1) == 102, "its page one by one, its metadata, and its name"
     assert server.limits[-1] == 100
 
