@@ -101,7 +101,12 @@ def test_a_signal_during_the_imports_ends_the_command_without_a_traceback(tmp_pa
     """At moments that the machine draws: some libraries are loaded, and others are not yet."""
     job = tmp_path / "job.yaml"
     os.mkfifo(job)  # who has imported all waits for whoever writes it
-    program = "from regroup.cli import main; main()"
+    program = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may ignore it
+from regroup.cli import main
+main()
+"""
     process = subprocess.Popen(
         [sys.executable, "-c", program, "validate", str(job)], stderr=subprocess.PIPE, text=True
     )
