@@ -189,7 +189,7 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "bytes of a job": {
         "test_list_watch.py": (
             "a_page_is_bounded_in_bytes",
-            "an_object_that_cannot_be_read_is_named_and_hides_no_other",
+            "an_object_that_cannot_be_read_is_named_and_counted_and_hides_no_other",
             "an_object_that_grows_too_long_for_a_line_ends_no_watch",
             "a_line_without_end_is_not_kept_in_memory",
         ),
