@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import statistics
@@ -317,12 +318,15 @@ def most_writes(written: Mapping[str, int], jobs: int, apart: str) -> float | No
 
 async def _reports_of(subject: Regroup, pods: Set[str]) -> Mapping[str, float]:
     """When coordinators got the reports that these pods are lost, by UID; not of those too late."""
-    deadline = time.monotonic() + REPORT_SECONDS
-    while True:
-        reported = await asyncio.to_thread(subject.reported)
-        if pods <= reported.keys() or time.monotonic() > deadline:
-            return reported
-        await asyncio.sleep(0.1)
+    reported = dict[str, float]()
+
+    async def are_all_reported() -> bool:
+        reported.update(await asyncio.to_thread(subject.reported))
+        return pods <= reported.keys()
+
+    with contextlib.suppress(TimeoutError):
+        await until(are_all_reported, REPORT_SECONDS)
+    return reported
 
 
 async def end_watch(watch: asyncio.Task[object]) -> None:

@@ -15,6 +15,7 @@ from devcluster.progress import to_stderr
 from regroup_operator.api.names import network_policy
 from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR_PORT
 from tests.support.jobs import Job, make_job
+from tests.support.listening_ports import listening_ports
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -79,11 +80,8 @@ def listening(installation: Installation, pod: dict[str, Any]) -> list[Target]:
         "exec", pod["metadata"]["name"], "-n", pod["metadata"]["namespace"], "--",
         "cat", "/proc/net/tcp",
     )  # fmt: skip
-    rows = [line.split() for line in table.splitlines()[1:]]
-    local = [row[1].split(":") for row in rows if row[3] == "0A"]
-    ports = {int(port, 16) for address, port in local if not address.endswith("7F")}
     where = (pod["metadata"]["name"], pod["status"]["podIP"])
-    return [(*where, port) for port in sorted(ports)]
+    return [(*where, port) for port in sorted(listening_ports(table))]
 
 
 def reached(

@@ -26,6 +26,7 @@ from regroup_trainer.protocol.rank_messages import (
     RankReport,
     SnapshotTaken,
 )
+from tests.support.other_user import become_other_user
 from tests.support.ranks import RecordingChannel, train
 from tests.support.waiting import wait_until
 
@@ -245,11 +246,9 @@ def free_the_disk(assignment: Assignment, options: Options, channel: RecordingCh
     return train(assignment, options, channel)
 
 
-def as_user(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """Train as another user."""
-    os.setgroups([])
-    os.setgid(options["uid"])
-    os.setuid(options["uid"])
+def as_other_user(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Train as another user than root."""
+    become_other_user()
     return train(assignment, options, channel)
 
 

@@ -212,9 +212,7 @@ def test_a_directory_that_is_not_writable_is_named_with_the_user_and_the_remedy(
     directory = tmp_path / "job"
     directory.mkdir(mode=0o755)
     record = generation(directory, 2, train_config(data={"paths": [str(text)]}))
-    outcomes = template.run(
-        record, entry="tests.support.rank_faults:as_user", options={"uid": 1000}
-    )
+    outcomes = template.run(record, entry="tests.support.rank_faults:as_other_user")
     assert [outcome.exit_code for outcome in outcomes] == [1, 1], outcomes[0].stderr
     expected = (
         f"checkpoint directory {directory}/checkpoints is not writable for user 1000 (Permission "
