@@ -17,6 +17,8 @@ from demo.walkthrough.transcript import Transcript
 
 SECONDS = 600.0
 """For any command: the machine may be busy."""
+END_SECONDS = 30.0
+"""For a command that serves, after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Terminal:
 
     @contextmanager
     def running(self, line: str) -> Iterator[str]:
-        """Type a command that goes on until Ctrl-C. Yields its first line."""
+        """Type a command that goes on until Ctrl-C. Yields its first line.
+
+        Raises StoryError when it goes on after Ctrl-C.
+        """
         self.screen.report(f"$ {line}")
         with subprocess.Popen(
             # As in a terminal: what a shell starts in the background ignores Ctrl-C from the start.
@@ -66,3 +71,8 @@ class Terminal:
                 yield first
             finally:
                 process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise StoryError(f"`{line}` goes on after Ctrl-C") from None
