@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -74,6 +75,19 @@ class CoordinatorStub(LoopbackServer):
         """The body of PUT /v1/desired. Raises ValueError when the protocol does not allow it."""
         return Desired.model_validate_json(body)
 
+    def receive(self, take: Callable[[bytes], None], body: bytes) -> None:
+        """Take over a write. It is answered when this returns."""
+        take(body)
+
+    def take_desired(self, body: bytes) -> None:
+        """Keep it, and report its revision."""
+        self.desired.append(self.decode_desired(body))
+        self.report(revision=self.desired[-1].revision)
+
+    def take_lost(self, body: bytes) -> None:
+        """Keep it."""
+        self.lost.append(Lost.model_validate_json(body))
+
     def _answer(self, after: int, wait: float, watch: int | None = None) -> CoordinatorStatus:
         """`watch`: the number of one, which may end meanwhile."""
         with self._news:
@@ -114,12 +128,11 @@ class CoordinatorStub(LoopbackServer):
                         seen = status.sequence
 
             def do_PUT(self) -> None:
-                stub.desired.append(stub.decode_desired(self._body()))
+                stub.receive(stub.take_desired, self._body())
                 self._reply("{}")
-                stub.report(revision=stub.desired[-1].revision)
 
             def do_POST(self) -> None:
-                stub.lost.append(Lost.model_validate_json(self._body()))
+                stub.receive(stub.take_lost, self._body())
                 self._reply("{}")
 
             def _body(self) -> bytes:

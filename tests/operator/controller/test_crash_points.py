@@ -1,13 +1,14 @@
-"""An operator that dies at any of its writes, before or after it is carried out: the next one makes
-the job whole, and everything is counted and reported once.
+"""An operator that dies at any of its writes, before or after it is carried out, also at those to a
+coordinator: the next one makes the job whole, and everything is counted and reported once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,15 @@ import pytest
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import Operator
 from regroup_operator.leadership.election import Election
+from regroup_trainer.protocol.job_status import MemberStatus
 from regroup_trainer.system.machine_address import free_port
+from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.fake_cluster_api import FakeClusterApi
-from tests.support.operator_simulation import make_spec, make_torchrun_spec
+from tests.support.operator_simulation import (
+    make_coordinator_status,
+    make_spec,
+    make_torchrun_spec,
+)
 from tests.support.rendering import KEYS, SETTINGS
 from tests.support.waiting import until
 
@@ -323,3 +330,97 @@ async def test_wherever_the_operator_dies_the_next_one_counts_and_reports_all_on
             assert_reported(api, where)
     assert last > first
     assert len(unreached) <= MOST_UNREACHED, unreached
+
+
+# --- writes to a coordinator ----------------------------------------------------------------------
+
+
+class DeadlyCoordinator(CoordinatorStub):
+    """The operator dies at its write of this number to it, which is taken over first, or not."""
+
+    def __init__(self, api: FakeClusterApi, number: int, *, applied: bool) -> None:
+        super().__init__(make_coordinator_status())
+        self.writes = 0
+        self._api, self._number, self._applied = api, number, applied
+        self._over = threading.Event()
+
+    def __exit__(self, *error: Any) -> None:
+        self._over.set()
+        super().__exit__(*error)
+
+    def receive(self, take: Callable[[bytes], None], body: bytes) -> None:
+        self.writes += 1
+        is_last = self.writes == self._number
+        if self._applied or not is_last:
+            take(body)
+        if is_last:
+            self._api.has_lost_answer = True
+            self._over.wait(REST_SECONDS)
+
+    def take_lost(self, body: bytes) -> None:
+        super().take_lost(body)
+        self._show(lost={uid for lost in self.lost for uid in lost.members})
+
+    async def train(self, api: FakeClusterApi) -> None:
+        """Its pod runs, and all workers are its members."""
+        workers = [pod["metadata"] for pod in live_pods(api) if role_of(pod) == "worker"]
+        self._members = tuple(
+            MemberStatus(
+                member=found["uid"], index=index, pod=found["name"], node="n", rank=index, step=1
+            )
+            for index, found in enumerate(workers)
+        )
+        self._show(lost=set())
+        status = {"phase": "Running", "podIP": self.address}
+        await api.store("pods", {**leader(api), "status": status})
+        await until("the operator", lambda: self.watches > 0)
+
+    def _show(self, lost: Set[str]) -> None:
+        self.report(members=tuple(one for one in self._members if one.member not in lost))
+
+    async def change(self, api: FakeClusterApi) -> None:
+        """The user asks for something else."""
+        await change_spec(api, elasticPolicy={"minReplicas": 1, "maxReplicas": 3})
+        await until("the new spec", lambda: any(each.revision == 2 for each in self.desired))
+
+    async def lose(self, api: FakeClusterApi) -> None:
+        """A worker ends."""
+        lost = worker(api, 2)
+        await api.fail(lost)
+        uid = lost["metadata"]["uid"]
+        await until("the loss", lambda: any(uid in lost.members for lost in self.lost))
+        await until("a replacement", lambda: count_of(api, "worker") == 3)
+
+    @property
+    def course(self) -> Course:
+        """With a job of this coordinator."""
+        return Course(make_spec(), 3, (start(3), self.train, self.change, self.lose))
+
+
+@asynccontextmanager
+async def job_of_coordinator(
+    number: int, *, applied: bool
+) -> AsyncIterator[tuple[FakeClusterApi, DeadlyCoordinator]]:
+    """A job whose operator dies at its write of this number to the coordinator."""
+    async with job_of(Course(make_spec(), 3, ())) as api:
+        with DeadlyCoordinator(api, number, applied=applied) as coordinator:
+            await run_course(coordinator.course, api)
+            yield api, coordinator
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not carried out", "carried out"])
+async def test_an_operator_that_dies_at_a_write_to_a_coordinator_leaves_it_to_the_next_one(
+    applied: bool,
+) -> None:
+    async with job_of_coordinator(0, applied=False) as (api, coordinator):
+        writes, expected = coordinator.writes, account_of(api)
+        assert_reported(api, "nobody died")
+    assert writes >= 2
+    for number in range(1, writes + 1):
+        where = f"the operator died at write {number} of {writes}"
+        async with job_of_coordinator(number, applied=applied) as (api, coordinator):
+            assert api.has_lost_answer, where
+            assert account_of(api) == expected, where
+            assert_reported(api, where)
+            lost = Counter(uid for one in coordinator.lost for uid in one.members)
+            assert set(lost.values()) == {1}, where

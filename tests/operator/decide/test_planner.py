@@ -979,15 +979,24 @@ def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation
     assert "trainer:1" in job.status.message
 
 
-def test_an_operator_that_dies_over_and_over_makes_two_thousand_workers_once() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_an_operator_that_dies_over_and_over_makes_two_thousand_workers_and_counts_each_lost_once(
+    seed: int,
+) -> None:
     bounds = {"minReplicas": 2, "maxReplicas": 2000}
-    simulation = Simulation(make_spec(replicas=2000, elasticPolicy=bounds))
-    source = random.Random(7)
+    policy = {"maxRestarts": -1, "backoffSeconds": 0}
+    simulation = Simulation(make_spec(replicas=2000, elasticPolicy=bounds, restartPolicy=policy))
+    source, lost = random.Random(seed), 0
     for _ in range(40):
+        for pod in source.sample(simulation.workers(), min(5, len(simulation.workers()))):
+            simulation.fail(pod)
+            lost += 1
         simulation.round(crash_after=source.randint(0, 120))
-        simulation.tick(2)
+        simulation.tick(0.2)
     while simulation.round().actions:
-        simulation.tick(2)
+        simulation.tick(0.2)
+    assert lost == 195
+    assert simulation.status.pod_failures == lost
     assert [pod.index for pod in simulation.workers()] == list(range(2000))
     assert len(simulation.created) == len(set(simulation.created))
     assert len([pod for pod in simulation.pods.values() if pod.role == "coordinator"]) == 1
