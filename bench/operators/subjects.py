@@ -74,9 +74,9 @@ class Subject(ABC):
         jobs = (await self.client.request("GET", self.jobs_path))["items"]
         return all(map(self.trains, jobs))
 
-    def trains(self, _job: Json) -> bool:
+    @abstractmethod
+    def trains(self, job: Json) -> bool:
         """Whether a job's status says so."""
-        return True
 
 
 class Regroup(Subject):
@@ -225,6 +225,10 @@ class TrainerV2(Subject):
     def processes(self) -> Mapping[str, int]:
         """Of both operators."""
         return {name: self.cluster.server.pid(name) for name in ("trainer", "jobset")}
+
+    def trains(self, job: Json) -> bool:
+        """Whether all its pods are ready."""
+        return any(one.get("ready") for one in job.get("status", {}).get("jobsStatus", ()))
 
     def _certificates(self, name: str) -> Path:
         """A folder with a certificate for webhooks."""

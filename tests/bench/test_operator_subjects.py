@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.operators import subjects
-from bench.operators.subjects import WAITING, Regroup
+from bench.operators.subjects import WAITING, Regroup, TrainerV2
 
 
 def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
@@ -29,3 +29,10 @@ def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
     assert not has_planned(3, waiting=1.0)
     series.clear()
     assert not subject.has_synced(3), "it does not answer"
+
+
+def test_a_job_of_trainer_v2_trains_once_its_status_says_that_its_pods_are_ready() -> None:
+    subject = object.__new__(TrainerV2)
+    assert not subject.trains({})
+    assert not subject.trains({"status": {"jobsStatus": [{"name": "node", "active": 1}]}})
+    assert subject.trains({"status": {"jobsStatus": [{"name": "node", "ready": 1}]}})
