@@ -139,18 +139,18 @@ def test_the_other_replica_leads_when_the_leaders_node_loses_power(
     with installation.cordoned_node_of_operator() as node:
         job = installation.start(make_job("no-leader", replicas=2, steps=50_000))
         job.wait_until_whole_and_saved()
-    former, victim = installation.leader(), job.workers()[0]["metadata"]["name"]
-    with installation.lost_node(node):
-        cut = time.monotonic()
-        wait_until("the other", lambda: installation.leader() not in ("", former), seconds=60)
-        seconds = time.monotonic() - cut
-        print(f"the other replica led {seconds:.1f} s after the power cut")
-        assert installation.node_is_ready(node), "Kubernetes noticed first: the test proves nothing"
-        assert seconds <= TAKEOVER_SECONDS
-        force = ("--grace-period=0", "--force")
-        installation.kubectl("delete", "pod", victim, "-n", job.namespace, *force)
-        wait_until("a replacement", lambda: len(job.losses()) == 1, seconds=60)
-        job.wait_for_ranks(2, seconds=120)
+        former, victim = installation.leader(), job.workers()[0]["metadata"]["name"]
+        with installation.lost_node(node):
+            cut = time.monotonic()
+            wait_until("the other", lambda: installation.leader() not in ("", former), seconds=60)
+            seconds = time.monotonic() - cut
+            print(f"the other replica led {seconds:.1f} s after the power cut")
+            assert installation.node_is_ready(node), "Kubernetes noticed first: this proves nothing"
+            assert seconds <= TAKEOVER_SECONDS
+            force = ("--grace-period=0", "--force")
+            installation.kubectl("delete", "pod", victim, "-n", job.namespace, *force)
+            wait_until("a replacement", lambda: len(job.losses()) == 1, seconds=60)
+            job.wait_for_ranks(2, seconds=120)
     job.suspend()
     assert installation.audit(job) == []
 
