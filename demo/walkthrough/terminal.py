@@ -73,6 +73,6 @@ class Terminal:
                 process.send_signal(signal.SIGINT)
                 try:
                     process.wait(END_SECONDS)
-                except subprocess.TimeoutExpired:
+                except subprocess.TimeoutExpired as error:
                     process.kill()
-                    raise StoryError(f"`{line}` goes on after Ctrl-C") from None
+                    raise StoryError(f"`{line}` goes on after Ctrl-C") from error

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -246,7 +246,7 @@ class Replicas:
 
 
 @asynccontextmanager
-async def job_of(course: Course) -> AsyncIterator[FakeClusterApi]:
+async def job_of(spec: Json) -> AsyncIterator[FakeClusterApi]:
     """An API server with a job and its claim, which operators ask. No Lease expires, however slow
     the machine is: each operator gives its own back.
     """
@@ -254,17 +254,17 @@ async def job_of(course: Course) -> AsyncIterator[FakeClusterApi]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(handlers, "login", api.login)
             patch.setattr(handlers, "Election", functools.partial(Election, clock=lambda: 0.0))
-            await api.store_job(course.spec)
+            await api.store_job(spec)
             yield api
 
 
-async def run_course(course: Course, api: FakeClusterApi) -> list[int]:
-    """Run it to its end. Returns how many writes there were after each step."""
+async def run_steps(steps: Sequence[Step], api: FakeClusterApi) -> list[int]:
+    """Take them one after the other. Returns how many writes there were after each step."""
     replicas, writes = Replicas(api), []
     await replicas.start()
     following = asyncio.create_task(replicas.follow())
     try:
-        for step in course.steps:
+        for step in steps:
             await step(api)
             await replicas.rest()
             writes.append(api.writes)
@@ -314,17 +314,17 @@ async def test_wherever_the_operator_dies_the_next_one_counts_and_reports_all_on
 ) -> None:
     """The writes of a start are those of the first course alone."""
     course = COURSES[name]
-    async with job_of(course) as api:
-        writes, expected = await run_course(course, api), account_of(api)
+    async with job_of(course.spec) as api:
+        writes, expected = await run_steps(course.steps, api), account_of(api)
         assert_reported(api, "nobody died")
     assert expected["pods"] == Counter([None, *map(str, range(course.workers))])
     first, last = 1 if name == "loss" else writes[0] + 1, writes[-1]
     unreached = []
     for number in range(first, last + 1):
         where = f"the operator died at write {number} of {last}"
-        async with job_of(course) as api:
+        async with job_of(course.spec) as api:
             api.lose_answer_at(number, applied=applied)
-            await run_course(course, api)
+            await run_steps(course.steps, api)
             unreached += [] if api.has_lost_answer else [number]
             assert account_of(api) == expected, where
             assert_reported(api, where)
@@ -359,7 +359,16 @@ class DeadlyCoordinator(CoordinatorStub):
 
     def take_lost(self, body: bytes) -> None:
         super().take_lost(body)
-        self._show(lost={uid for lost in self.lost for uid in lost.members})
+        self._report_members()
+
+    @property
+    def reported_lost(self) -> Counter[str]:
+        """UID of a member -> how often it was reported."""
+        return Counter(uid for one in self.lost for uid in one.members)
+
+    def _report_members(self) -> None:
+        left = (one for one in self._members if one.member not in self.reported_lost)
+        self.report(members=tuple(left))
 
     async def train(self, api: FakeClusterApi) -> None:
         """Its pod runs, and all workers are its members."""
@@ -370,13 +379,10 @@ class DeadlyCoordinator(CoordinatorStub):
             )
             for index, found in enumerate(workers)
         )
-        self._show(lost=set())
+        self._report_members()
         status = {"phase": "Running", "podIP": self.address}
         await api.store("pods", {**leader(api), "status": status})
         await until("the operator", lambda: self.watches > 0)
-
-    def _show(self, lost: Set[str]) -> None:
-        self.report(members=tuple(one for one in self._members if one.member not in lost))
 
     async def change(self, api: FakeClusterApi) -> None:
         """The user asks for something else."""
@@ -388,13 +394,8 @@ class DeadlyCoordinator(CoordinatorStub):
         lost = worker(api, 2)
         await api.fail(lost)
         uid = lost["metadata"]["uid"]
-        await until("the loss", lambda: any(uid in lost.members for lost in self.lost))
+        await until("the loss", lambda: uid in self.reported_lost)
         await until("a replacement", lambda: count_of(api, "worker") == 3)
-
-    @property
-    def course(self) -> Course:
-        """With a job of this coordinator."""
-        return Course(make_spec(), 3, (start(3), self.train, self.change, self.lose))
 
 
 @asynccontextmanager
@@ -402,9 +403,10 @@ async def job_of_coordinator(
     number: int, *, applied: bool
 ) -> AsyncIterator[tuple[FakeClusterApi, DeadlyCoordinator]]:
     """A job whose operator dies at its write of this number to the coordinator."""
-    async with job_of(Course(make_spec(), 3, ())) as api:
+    async with job_of(make_spec()) as api:
         with DeadlyCoordinator(api, number, applied=applied) as coordinator:
-            await run_course(coordinator.course, api)
+            steps = (start(3), coordinator.train, coordinator.change, coordinator.lose)
+            await run_steps(steps, api)
             yield api, coordinator
 
 
@@ -422,5 +424,4 @@ async def test_an_operator_that_dies_at_a_write_to_a_coordinator_leaves_it_to_th
             assert api.has_lost_answer, where
             assert account_of(api) == expected, where
             assert_reported(api, where)
-            lost = Counter(uid for one in coordinator.lost for uid in one.members)
-            assert set(lost.values()) == {1}, where
+            assert set(coordinator.reported_lost.values()) == {1}, where

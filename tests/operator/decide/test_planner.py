@@ -988,7 +988,8 @@ def test_an_operator_that_dies_over_and_over_makes_two_thousand_workers_and_coun
     simulation = Simulation(make_spec(replicas=2000, elasticPolicy=bounds, restartPolicy=policy))
     source, lost = random.Random(seed), 0
     for _ in range(40):
-        for pod in source.sample(simulation.workers(), min(5, len(simulation.workers()))):
+        workers = simulation.workers()
+        for pod in source.sample(workers, min(5, len(workers))):
             simulation.fail(pod)
             lost += 1
         simulation.round(crash_after=source.randint(0, 120))
