@@ -3,21 +3,24 @@ package main
 import (
 	"fmt"
 	"math"
+	"math/rand"
 	"strings"
 	"sync"
 	"time"
 )
 
 const (
-	firstPauseSeconds   = 0.1
-	longestPauseSeconds = 1.0
-	queueMessages       = 1000
-	beginning           = 256  // bytes of a message by which a known record is recognised
-	progressSeconds     = 1.0  // least time between two messages with progress of rank 0's agent
-	progressASecond     = 128  // so many of such messages come from the others
-	longestProgress     = 10.0 // seconds between two of them
-	mostHeld            = 1000
-	heartbeatSeconds    = 0.5 // until the first generation says how often
+	firstSeconds     = 0.1 // longest pause after the first attempt to connect
+	soonSeconds      = 0.4 // after the next ones
+	soonAttempts     = 10  // that are so soon
+	laterSeconds     = 1.0
+	queueMessages    = 1000
+	beginning        = 256  // bytes of a message by which a known record is recognised
+	progressSeconds  = 1.0  // least time between two messages with progress of rank 0's agent
+	progressASecond  = 128  // so many of such messages come from the others
+	longestProgress  = 10.0 // seconds between two of them
+	mostHeld         = 1000
+	heartbeatSeconds = 0.5 // until the first generation says how often
 )
 
 // Agent is one agent with its ranks.
@@ -55,12 +58,22 @@ func newAgent(group *Group, index int) *Agent {
 // run keeps the connection up until the agent is gone.
 func (a *Agent) run() {
 	go (&Heartbeats{agent: a}).run()
-	for attempts := 0; !a.isGone(); attempts++ {
+	for attempts := 1; !a.isGone(); attempts++ {
 		if a.connectOnce() {
-			attempts = 0
+			attempts = 1
 		}
-		time.Sleep(seconds(math.Min(longestPauseSeconds, firstPauseSeconds*math.Pow(2, float64(min(attempts, 30))))))
+		time.Sleep(seconds(longestPause(attempts) * (0.5 + rand.Float64()/2)))
 	}
+}
+
+// longestPause returns for how long to wait at most after so many attempts in a row, as
+// longest_pause of agent/coordinator_connection.py does.
+func longestPause(attempts int) float64 {
+	longest := laterSeconds
+	if attempts <= soonAttempts {
+		longest = soonSeconds
+	}
+	return math.Min(longest, firstSeconds*math.Pow(2, float64(min(attempts, 30)-1)))
 }
 
 // connectOnce serves a connection to its end, and returns whether the agent was welcomed.

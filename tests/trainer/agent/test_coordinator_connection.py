@@ -12,7 +12,7 @@ from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from regroup_trainer.agent import coordinator_connection
-from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
+from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, longest_pause
 from regroup_trainer.protocol.agent_messages import Leaving, Reports, ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -210,3 +210,13 @@ async def test_an_agent_that_ends_while_its_connection_is_lost_does_not_connect_
         talking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await talking
+
+
+def test_a_coordinator_that_has_just_ended_is_looked_for_more_often_than_one_that_stays_away() -> (
+    None
+):
+    pauses = [longest_pause(attempts) for attempts in range(1, 15)]
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert 0.75 * sum(pauses[:10]) >= 2.5  # the start of a process, and its first answer
+    assert max(pauses[:10]) <= 0.4
+    assert pauses[10:] == [1.0] * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -27,8 +28,12 @@ from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError,
 from regroup_trainer.system.backoff import Patience, retry_seconds
 from regroup_trainer.system.connection_errors import why_no_answer
 
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 1.0
+FIRST_SECONDS, SOON_SECONDS, SOON_ATTEMPTS = 0.1, 0.4, 10
+"""Longest pause after the first attempt to connect, longest one after the next ones, and how many
+these are: a coordinator that is started anew listens after about two seconds.
+"""
+LATER_SECONDS = 1.0
+"""The longest pause from then on."""
 ATTEMPTS_BEFORE_WARNING = 10
 """Attempts in a row that fail before the log reports it."""
 CONNECT_SECONDS = 2.0
@@ -44,6 +49,14 @@ log = logging.getLogger(__name__)
 
 class RejectedError(Exception):
     """The coordinator will never accept this agent: a wrong token or another protocol version."""
+
+
+def longest_pause(attempts: int) -> float:
+    """Seconds to wait after so many attempts in a row. Half of it is enough: all agents lose their
+    coordinator at the same moment, and must not come back at the same moment too.
+    """
+    longest = SOON_SECONDS if attempts <= SOON_ATTEMPTS else LATER_SECONDS
+    return retry_seconds(attempts, FIRST_SECONDS, longest)
 
 
 class CoordinatorConnection:
@@ -128,9 +141,7 @@ class CoordinatorConnection:
                         self._socket_url,
                         self._problem,
                     )
-                await asyncio.sleep(
-                    retry_seconds(attempts, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-                )
+                await asyncio.sleep(longest_pause(attempts) * random.uniform(0.5, 1.0))
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool:
         """Serve one connection from its start to its end; returns whether it was welcomed."""
