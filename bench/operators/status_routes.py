@@ -8,6 +8,7 @@ import functools
 import random
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 
 from aiohttp import web
 
@@ -23,8 +24,8 @@ class StatusRoutes(ABC):
     """Routes of any number of coordinators. A request says of which."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """Answers, and lines of watches, that were sent."""
+        self.sent: Counter[str] = Counter()
+        """Address -> answers, and lines of watches, that its coordinator has sent."""
 
     @abstractmethod
     def status(self, request: web.Request) -> CoordinatorStatus:
@@ -36,7 +37,7 @@ class StatusRoutes(ABC):
         if int(now / STEP_SECONDS) <= after:
             await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
         text = self.status(request).model_dump_json()
-        self.count += 1
+        self.sent[asked_address(request)] += 1
         return web.Response(text=text, content_type="application/json")
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
@@ -50,7 +51,7 @@ class StatusRoutes(ABC):
                 line = lines.next_line(status().essence(), status, time.monotonic())
                 if line is not None and stream.is_free():
                     await stream.send(line)
-                    self.count += 1
+                    self.sent[asked_address(request)] += 1
                 await asyncio.sleep(lines.pauses(time.monotonic())[1])
         return stream.response
 

@@ -78,6 +78,17 @@ class CoordinatedJobs:
         wait_until("all coordinators to run", run_coordinators, seconds)
         self.until_each("all jobs to train", is_followed, seconds)
 
+    def run_worker(self, number: int, address: str) -> None:
+        """Run the worker of a job, on another node than its coordinator: its agent is at the
+        address.
+        """
+        self._kubelets.run(f"{self._name(number)}-w0-1", NODES[(number + 1) % len(NODES)], address)
+
+    def move_coordinator(self, number: int, address: str) -> None:
+        """Say that the pod of a job's coordinator has another address."""
+        status = {"podIP": address, "podIPs": [{"ip": address}]}
+        self._kubelets.write(f"{self._name(number)}-c1", status)
+
     def _name(self, number: int) -> str:
         return f"job{number}x{self._starts}"
 
@@ -114,6 +125,11 @@ def is_followed(status: Json) -> bool:
 def is_kept_unanswered(status: Json) -> bool:
     """Whether the coordinator does not answer, and the message says so."""
     return "does not answer" in status["message"]
+
+
+def is_in_an_outage(status: Json) -> bool:
+    """Whether the message says that many coordinators stopped answering at once."""
+    return "Many coordinators stopped answering at once" in status["message"]
 
 
 @contextmanager
