@@ -3,13 +3,17 @@
 On an overloaded machine the event loop is late: answers lie in its sockets unread, and its own
 time-outs end first. Such time does not count as time without an answer. So each tick counts for the
 time between two ticks, however late the next one comes.
+
+A time-out of this clock takes some ticks at least, however late they come. By the wall clock it
+could end before a loop that is late has read any answer, each time anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 TICK_SECONDS = 0.1
 LONGEST_TICK_SECONDS = 0.2
@@ -23,6 +27,7 @@ class ContactClock:
         self._clock = clock
         self._ticked = self._started = clock()
         self._counted = 0.0
+        self._ends: dict[asyncio.Timeout, float] = {}
 
     def now(self) -> float:
         """Seconds in which this process could receive, from the time of its start on."""
@@ -33,6 +38,27 @@ class ContactClock:
         """The event loop has come round."""
         self._counted = self.now() - self._started
         self._ticked = self._clock()
+        now = self.now()
+        for timeout in [timeout for timeout, end in self._ends.items() if end <= now]:
+            del self._ends[timeout]
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[Callable[[], None]]:
+        """As asyncio.timeout, by this clock, which must tick meanwhile. Yields a function that
+        lifts it.
+        """
+        async with asyncio.timeout(None) as timeout:
+            self._ends[timeout] = self.now() + seconds
+
+            def lift() -> None:
+                if self._ends.pop(timeout, None) is None and not timeout.expired():
+                    timeout.reschedule(None)
+
+            try:
+                yield lift
+            finally:
+                self._ends.pop(timeout, None)
 
     async def run(self) -> None:
         """Tick until cancelled."""

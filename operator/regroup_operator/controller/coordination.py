@@ -96,7 +96,6 @@ class Coordinators:
         on_news: Callable[[Key], None],
         guard: Guard = unguarded,
     ) -> None:
-        self._requests = Requests(session, guard)
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._followed: Counter[str] = Counter()
@@ -104,6 +103,7 @@ class Coordinators:
         self._breaker = OutageBreaker()
         self._clock = ContactClock()
         """Of answers, and of the time without any."""
+        self._requests = Requests(session, self._clock, guard)
         self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -126,7 +126,8 @@ class Coordinators:
             self.forget(key)
             if target is None:
                 return
-            self._ticking = self._ticking or asyncio.create_task(self._clock.run(), name="clock")
+            if self._ticking is None or self._ticking.done():
+                self._ticking = asyncio.create_task(self._clock.run(), name="clock")
             follower = self._followers[key] = FollowedCoordinator(
                 target, last_contact=self._clock.now()
             )

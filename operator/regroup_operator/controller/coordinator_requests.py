@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 import aiohttp
 
+from regroup_operator.controller.contact_clock import ContactClock
 from regroup_operator.controller.metered_answers import MeteredConnector, TooCostlyError
 from regroup_operator.errors import (
     CoordinatorError,
@@ -32,7 +33,7 @@ LATE_SECONDS = 2.1
 UNANSWERED_SECONDS: a coordinator is unresponsive as soon as its watch is.
 """
 BEGIN_SECONDS = WAIT_SECONDS + TIMEOUT_SECONDS
-"""Until the status and the headers of an answer are there."""
+"""Until an answer is there; of a watch, its status and its headers."""
 LARGE_BYTES = 256 * 1024
 """Of an answer. What is longer is read when no other such answer of its namespace is."""
 TURN_PATIENCE_SECONDS = 1.0
@@ -41,7 +42,10 @@ TURN_PATIENCE_SECONDS = 1.0
 Read = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
 """Reads a body. Raises CoordinatorError."""
 
-_REQUEST = aiohttp.ClientTimeout(total=BEGIN_SECONDS, sock_connect=TIMEOUT_SECONDS)
+_READ = aiohttp.ClientTimeout(total=None)
+"""No limit beside that of the clock of contact."""
+_WRITE = aiohttp.ClientTimeout(total=BEGIN_SECONDS, sock_connect=TIMEOUT_SECONDS)
+"""By the wall clock: a leader's lease ends by it too."""
 
 
 def open_session(guard: Guard = unguarded) -> aiohttp.ClientSession:
@@ -59,17 +63,23 @@ def open_session(guard: Guard = unguarded) -> aiohttp.ClientSession:
 
 
 class Requests:
-    """Sends requests over a session. `guard` is asked before each that changes something."""
+    """Sends requests over a session. `guard` is asked before each that changes something. `clock`
+    must tick while there is a request that reads: that has no other time limit.
+    """
 
-    def __init__(self, session: aiohttp.ClientSession, guard: Guard = unguarded) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, clock: ContactClock, guard: Guard = unguarded
+    ) -> None:
         self._session = session
+        self._clock = clock
         self._guard = guard
 
     async def send(
         self, method: str, url: str, token: str, body: str | None = None, read: Read | None = None
     ) -> bytearray:
         """The body of the answer. Raises CoordinatorError."""
-        async with self._answer(method, url, token, _REQUEST, body) as answer:
+        timeout = _READ if method == "GET" else _WRITE
+        async with self._answer(method, url, token, timeout, body) as (answer, _lift):
             content = await (read or read_body)(answer)
         if answer.status >= 300:
             raise _refused(method, url, answer.status, content)
@@ -83,14 +93,14 @@ class Requests:
         where nothing is new. Raises NoWatchError where there is no watch, NoAnswerError at its end
         and where no line comes `every` so many seconds, and CoordinatorError.
         """
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=TIMEOUT_SECONDS, sock_read=every + LATE_SECONDS
-        )
-        async with self._answer("GET", f"{url}?every={every:.2f}", token, timeout) as answer:
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=every + LATE_SECONDS)
+        url_every = f"{url}?every={every:.2f}"
+        async with self._answer("GET", url_every, token, timeout) as (answer, lift):
             if answer.status == HTTPStatus.NOT_FOUND:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
+            lift()
             yield functools.partial(_next_line, answer, LineBuffer())
 
     @asynccontextmanager
@@ -101,25 +111,27 @@ class Requests:
         token: str,
         timeout: aiohttp.ClientTimeout,
         body: str | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An error of the connection is a NoAnswerError, then and later.
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Callable[[], None]]]:
+        """An answer, and a function that lifts the limit of its time. An error of the connection is
+        a NoAnswerError, then and later.
 
-        The answer itself must begin in time. Interim ones (1xx) begin none, and each of them would
+        The limit is one of the whole: interim answers (1xx) begin none, and each of them would
         begin the time between two reads anew.
         """
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(BEGIN_SECONDS):
-                answer = await self._session.request(
+            async with (
+                self._clock.timeout(BEGIN_SECONDS) as lift,
+                self._session.request(
                     method,
                     url,
                     data=body,
                     headers=headers,
                     allow_redirects=False,
                     **guarded(method, self._guard, timeout),
-                )
-            async with answer:
-                yield answer
+                ) as answer,
+            ):
+                yield answer, lift
         except TooCostlyError as error:
             where = url.partition("?")[0]
             raise CostlyAnswerError(f"{where}: {error}") from error

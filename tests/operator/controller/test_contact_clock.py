@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
-from regroup_operator.controller.contact_clock import LONGEST_TICK_SECONDS, ContactClock
+from regroup_operator.controller.contact_clock import (
+    LONGEST_TICK_SECONDS,
+    TICK_SECONDS,
+    ContactClock,
+)
 
 
 class Time:
@@ -49,3 +56,47 @@ def test_it_never_goes_back(time: Time) -> None:
         clock.tick()
         assert last <= before <= clock.now()
         last = clock.now()
+
+
+async def ticks_until_it_ends(clock: ContactClock, time: Time, seconds_a_tick: float) -> int:
+    """Of a time-out of a second."""
+    count = 0
+    with contextlib.suppress(TimeoutError):
+        async with clock.timeout(1.0):
+            while count < 1000:
+                count += 1
+                time.seconds += seconds_a_tick
+                clock.tick()
+                await asyncio.sleep(0)
+    return count
+
+
+async def test_a_time_out_ends_in_its_time(time: Time) -> None:
+    assert await ticks_until_it_ends(ContactClock(time), time, TICK_SECONDS) in (10, 11)
+
+
+async def test_a_time_out_leaves_a_loop_that_is_late_some_rounds(time: Time) -> None:
+    assert await ticks_until_it_ends(ContactClock(time), time, 60.0) in (5, 6)
+
+
+async def test_a_time_out_that_is_lifted_or_left_does_not_end(time: Time) -> None:
+    clock = ContactClock(time)
+    async with clock.timeout(1.0):
+        pass
+    async with clock.timeout(1.0) as lift:
+        lift()
+        for _ in range(20):
+            time.seconds += TICK_SECONDS
+            clock.tick()
+        await asyncio.sleep(0)
+
+
+async def test_a_time_out_that_is_lifted_just_after_its_end_does_not_end(time: Time) -> None:
+    clock = ContactClock(time)
+    async with clock.timeout(1.0) as lift:
+        for _ in range(20):
+            time.seconds += TICK_SECONDS
+            clock.tick()
+        lift()
+        for _ in range(3):
+            await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from typing import NoReturn
 import aiohttp
 import pytest
 
+from bench.false_losses import full_load
 from regroup_operator.api.resource import Key
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, most_to_report
 from regroup_operator.controller import coordination
@@ -447,37 +448,88 @@ async def test_answers_that_this_process_was_too_late_to_read_count_as_answers(
         assert max(times) < 1.0
 
 
+async def test_a_process_that_is_late_in_each_round_has_an_answer_all_the_same(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        for _ in range(10):
+            stand_still(1.2)
+            await asyncio.sleep(0)
+            if view_of(line).status is not None:
+                break
+        view = view_of(line)
+        assert (view.status is not None, view.failures) == (True, 0)
+
+
+class FollowedFleet:
+    """A fleet of which each coordinator is followed."""
+
+    def __init__(self, coordinators: Coordinators, fleet: CoordinatorFleet) -> None:
+        self.fleet = fleet
+        self._coordinators = coordinators
+        self._keys = [("default", address) for address in fleet.addresses]
+        for key in self._keys:
+            coordinators.follow(key, Target("uid", key[1], 1, "secret"), workers=8)
+
+    def all_answer(self) -> bool:
+        """Whether each has answered, and does so still."""
+        return all(view.status and not view.failures for view in self._views())
+
+    async def until_each_has_sent(self, lines: int) -> float:
+        """Wait for so many lines of each. Returns the most seconds without an answer that a view
+        has shown meanwhile.
+        """
+        before, longest = self.fleet.answers_of_each(), 0.0
+
+        def have_sent_them() -> bool:
+            nonlocal longest
+            longest = max(longest, *(view.unanswered_seconds for view in self._views()))
+            counts = zip(self.fleet.answers_of_each(), before, strict=True)
+            return min(now - then for now, then in counts) >= lines
+
+        await until(f"{lines} lines of each", have_sent_them, 120)
+        return longest
+
+    def _views(self) -> list[CoordinatorView]:
+        return [self._coordinators.view(key, 1, ()) for key in self._keys]
+
+
 @contextlib.asynccontextmanager
-async def followed_fleet(count: int, *, with_watch: bool = True) -> AsyncIterator[CoordinatorFleet]:
+async def followed_fleet(count: int, *, with_watch: bool = True) -> AsyncIterator[FollowedFleet]:
     """Inside, so many coordinators are followed, and each has answered."""
     async with open_session() as session:
         coordinators = Coordinators(session, lambda _key: None)
         with CoordinatorFleet(count, with_watch=with_watch) as fleet:
-            keys = [("default", address) for address in fleet.addresses]
-            for key in keys:
-                coordinators.follow(key, Target("uid", key[1], 1, "secret"), workers=8)
-
-            def all_answer() -> bool:
-                views = [coordinators.view(key, 1, ()) for key in keys]
-                return all(view.status and not view.failures for view in views)
-
+            followed = FollowedFleet(coordinators, fleet)
             try:
-                await until("an answer of each", all_answer, 120)
-                yield fleet
-                await until("an answer of each", all_answer, 60)
+                await until("an answer of each", followed.all_answer, 120)
+                yield followed
+                await until("an answer of each", followed.all_answer, 60)
             finally:
                 coordinators.close()
 
 
 async def test_each_of_a_thousand_coordinators_answers_again_and_again() -> None:
-    async with followed_fleet(1000) as fleet:
-        before = fleet.answers()
-        await until("lines of each", lambda: fleet.answers() - before > 3000, 120)
+    async with followed_fleet(1000) as followed:
+        await followed.until_each_has_sent(3)
+
+
+@pytest.mark.long
+async def test_none_of_a_thousand_coordinators_looks_dead_beside_a_busy_process_for_each_core() -> (
+    None
+):
+    async with followed_fleet(1000) as followed:
+        try:
+            followed.fleet.go_first()
+        except PermissionError:
+            pytest.skip("needs the right to raise the priority of a process")
+        with full_load(seconds=180.0):
+            assert await followed.until_each_has_sent(10) < UNANSWERED_SECONDS
 
 
 async def cpu_share(count: int, *, with_watch: bool) -> float:
     """Of a core, while so many coordinators only train."""
-    async with followed_fleet(count, with_watch=with_watch) as fleet:
+    async with followed_fleet(count, with_watch=with_watch) as followed:
+        fleet = followed.fleet
         begun, used, before = time.monotonic(), time.process_time(), fleet.answers()
         await until("answers", lambda: fleet.answers() - before > 5 * count, 120)
         return (time.process_time() - used) / (time.monotonic() - begun)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import gzip
 import itertools
@@ -14,6 +16,7 @@ from aiohttp import web
 
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination, metered_answers
+from regroup_operator.controller.contact_clock import ContactClock
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.coordinator_requests import (
     BEGIN_SECONDS,
@@ -86,13 +89,32 @@ async def test_a_flood_of_interim_answers_is_refused_at_once_and_not_soon_asked_
         assert view().unanswered_seconds == 0.0, "it is an answer"
 
 
+@contextlib.asynccontextmanager
+async def open_requests() -> AsyncIterator[Requests]:
+    """Requests, by a clock that ticks."""
+    clock = ContactClock()
+    ticking = asyncio.create_task(clock.run())
+    try:
+        async with open_session() as session:
+            yield Requests(session, clock)
+    finally:
+        ticking.cancel()
+
+
 async def ask(stub: RawCoordinator, most: int) -> bytearray:
     """A status of at most so many bytes."""
-    async with open_session() as session:
+    async with open_requests() as requests:
         url = f"http://{stub.address}:8471/v1/status"
-        return await Requests(session).send(
-            "GET", url, "secret", read=lambda answer: read_body(answer, most)
-        )
+        read = functools.partial(read_body, most=most)
+        return await requests.send("GET", url, "secret", read=read)
+
+
+async def test_a_body_that_does_not_end_in_time_is_ended() -> None:
+    with RawCoordinator(CHUNKED, b"1\r\na\r\n", pause=0.2) as stub:
+        began = time.monotonic()
+        with pytest.raises(NoAnswerError, match="it takes too long"):
+            await ask(stub, 16 * 2**20)
+        assert 0.9 * BEGIN_SECONDS < time.monotonic() - began < 4 * BEGIN_SECONDS
 
 
 async def test_a_body_that_takes_too_long_to_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +143,9 @@ async def test_large_answers_in_a_row_are_read_however_many_they_are(
     monkeypatch.setattr(metered_answers, "ALLOWED_SECONDS", 0.02)
     monkeypatch.setattr(metered_answers, "ALLOWED_SHARE", 0.0)
     read = functools.partial(read_body, most=4 * 2**20)
-    async with LargeStatus() as server, open_session() as session:
+    async with LargeStatus() as server, open_requests() as requests:
         for _ in range(30):
-            answer = await Requests(session).send("GET", server.url, "secret", read=read)
+            answer = await requests.send("GET", server.url, "secret", read=read)
             assert answer == server.body
 
 
