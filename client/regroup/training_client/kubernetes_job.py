@@ -35,7 +35,7 @@ from regroup.local.checkpoint_list import (
 )
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
-from regroup.training_client.weight_stream import Ending, WeightStream
+from regroup.training_client.weight_stream import ProgramEnd, WeightStream
 from regroup_operator.api.names import COORDINATOR, WORKER
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
@@ -130,7 +130,7 @@ class KubernetesJob(Job):
                     self.namespace, pod, reader.command, LIFE_SECONDS
                 ) as stream,
             ):
-                yield WeightStream(f"pod {pod.name}", stream.chunks(), partial(_ending, stream))
+                yield WeightStream(f"pod {pod.name}", stream.chunks(), partial(_end_of, stream))
 
     def delete(self) -> None:
         """Its pods, and the ConfigMap with its code, go with it."""
@@ -175,7 +175,7 @@ def _listed(done: CommandOutput, where: str) -> list[SavedCheckpoint]:
     return checkpoints_of(done.stdout)
 
 
-def _ending(stream: CommandStream) -> Ending:
+def _end_of(stream: CommandStream) -> ProgramEnd:
     """How a command has ended whose output was read."""
     output = stream.output
-    return Ending(output.exit_code, output.stderr) if output else Ending(0, "")
+    return ProgramEnd(output.exit_code, output.stderr) if output else ProgramEnd(0, "")

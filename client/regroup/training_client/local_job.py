@@ -31,7 +31,7 @@ from regroup.local.run_folder import explain
 from regroup.local.run_lock import FolderError, is_held
 from regroup.training_client.client_errors import TrainingClientError
 from regroup.training_client.job import Job, checkpoints_of, points_of, require_workers
-from regroup.training_client.weight_stream import Ending, WeightStream, no_checkpoint
+from regroup.training_client.weight_stream import ProgramEnd, WeightStream, no_checkpoint
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.user_script import user_script
@@ -159,14 +159,14 @@ class LocalJob(Job):
         ):
             out = cast("IO[bytes]", process.stdout)
 
-            def ending() -> Ending:
+            def end() -> ProgramEnd:
                 code = process.wait()
                 stderr.seek(0)
-                return Ending(code, stderr.read().decode(errors="replace"))
+                return ProgramEnd(code, stderr.read().decode(errors="replace"))
 
             try:
                 yield WeightStream(
-                    str(self.directory), iter(partial(out.read, CHUNK_BYTES), b""), ending
+                    str(self.directory), iter(partial(out.read, CHUNK_BYTES), b""), end
                 )
             finally:
                 process.kill()

@@ -29,7 +29,7 @@ _MOST_DIMENSIONS = 32
 
 
 @dataclass(frozen=True)
-class Ending:
+class ProgramEnd:
     """How the program that writes the stream has ended."""
 
     exit_code: int
@@ -44,7 +44,7 @@ class WeightStream:
     """Where it runs, for messages."""
     chunks: Iterator[bytes]
     """Its standard output."""
-    ending: Callable[[], Ending]
+    end: Callable[[], ProgramEnd]
     """Waits for its end, once the chunks are read."""
 
 
@@ -125,17 +125,17 @@ class _Content:
         if exported_step(said, self._checksum.hexdigest()) is None:
             raise self.unreadable("its checksum differs")
 
-    def _require_success(self) -> Ending:
-        ending = self._stream.ending()
-        if ending.exit_code == KILLED:
+    def _require_success(self) -> ProgramEnd:
+        end = self._stream.end()
+        if end.exit_code == KILLED:
             raise TrainingClientError(
                 f"load_state_dict: {self._stream.where} was killed, as for a lack of memory: a "
                 "tensor may be too large for it; use `regroup checkpoint export` instead"
             )
-        if ending.exit_code:
-            reason = error_of(ending.stderr, ending.exit_code)
+        if end.exit_code:
+            reason = error_of(end.stderr, end.exit_code)
             raise TrainingClientError(f"load_state_dict: {reason} (in {self._stream.where})")
-        return ending
+        return end
 
     def unreadable(self, why: str) -> TrainingClientError:
         """The error for what is no stream of weights."""

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def coordinator_events(observed: Observed, now: datetime) -> list[Event]:
-    """What the coordinator has to tell: not what plans tell of themselves, and nothing old."""
+    """The events that the coordinator reports, except old ones and those that plans emit."""
     answer = observed.coordinator.status
     if answer is None:
         return []

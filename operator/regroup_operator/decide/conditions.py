@@ -196,7 +196,7 @@ def _budgets(job: Job, view: JobView, causes: set[str]) -> Iterator[str]:
 
 
 _OF_COORDINATORS = ("VolumeUnavailable", "NoProgress")
-"""Reasons of Degraded that stay while the coordinator is not heard."""
+"""Reasons of Degraded that stay while the coordinator does not answer."""
 
 
 def _stall(report: CoordinatorStatus | None) -> str:

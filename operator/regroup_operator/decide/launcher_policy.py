@@ -1,4 +1,4 @@
-"""What differs between launchers: one value for each, chosen once by `launcher_of`. Data only."""
+"""What differs between launchers: one value for each, which `launcher_of` chooses. Data only."""
 
 from __future__ import annotations
 

@@ -78,8 +78,10 @@ def _patience(observed: Observed, policy: NodeFailurePolicy) -> float:
     that they may have is worth the wait.
     """
     view = observed.coordinator
-    is_heard = view.failures == 0 and view.answering_seconds >= JOIN_SECONDS
-    return policy.not_ready_seconds if is_heard else max(policy.not_ready_seconds, UNKNOWN_SECONDS)
+    is_answering = view.failures == 0 and view.answering_seconds >= JOIN_SECONDS
+    return (
+        policy.not_ready_seconds if is_answering else max(policy.not_ready_seconds, UNKNOWN_SECONDS)
+    )
 
 
 def _is_cut_off(pod: Pod, observed: Observed) -> bool:

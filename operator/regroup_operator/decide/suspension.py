@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from regroup_operator.api.names import COORDINATOR
@@ -28,11 +29,11 @@ from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed,
 from regroup_trainer.protocol.job_status import Waiting, unknown_protocol
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
-DEAF_SECONDS = 10.0
+NO_HANDLER_SECONDS = 10.0
 """How long after it has begun a container may miss SIGTERM: the kernel drops it for a first
 process that has no handler, and Python has none while it starts.
 """
-DEAF_GRACE_SECONDS = 30
+SIGNAL_LOST_GRACE_SECONDS = 30
 """From a signal that may be lost to SIGKILL, as Kubernetes has it where a pod says nothing."""
 
 
@@ -132,10 +133,10 @@ def tear_down(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 
 def _grace(pod: Pod, job: AnyJob, now: datetime) -> int | None:
     """Of a pod that begins or has just begun: it holds nothing yet, and may miss SIGTERM."""
-    has_just_begun = pod.began and (now - parse_time(pod.began)).total_seconds() < DEAF_SECONDS
-    if pod.phase != "Pending" and not has_just_begun:
+    age = (now - parse_time(pod.began)).total_seconds() if pod.began else math.inf
+    if pod.phase != "Pending" and age >= NO_HANDLER_SECONDS:
         return None
-    return min(DEAF_GRACE_SECONDS, job.policies.termination_grace_seconds)
+    return min(SIGNAL_LOST_GRACE_SECONDS, job.policies.termination_grace_seconds)
 
 
 def _suspended(job: AnyJob) -> DraftPlan:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from regroup import TrainingClientError
-from regroup.training_client.weight_stream import Ending, Weight, WeightStream, read_weights
+from regroup.training_client.weight_stream import ProgramEnd, Weight, WeightStream, read_weights
 
 WEIGHT = {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}
 EMPTY = {"dtype": "BF16", "shape": [0, 3], "data_offsets": [8, 8]}
@@ -30,7 +30,7 @@ def stream_of(
     end = f"a warning\nstep 7 blake2b {hashlib.blake2b(content).hexdigest()}\n"
     chunks = (content[begin : begin + chunk] for begin in range(0, len(content), chunk))
     return WeightStream(
-        "pod x", chunks, lambda: Ending(exit_code, end if stderr is None else stderr)
+        "pod x", chunks, lambda: ProgramEnd(exit_code, end if stderr is None else stderr)
     )
 
 
@@ -105,5 +105,5 @@ def test_chunks_that_are_empty_are_no_end() -> None:
         yield b""
 
     whole = stream_of(content_of(HEADER))
-    stream = WeightStream("pod x", chunks(), whole.ending)
+    stream = WeightStream("pod x", chunks(), whole.end)
     assert [weight.name for weight, _ in read_weights(stream, 8)] == ["a", "b"]

@@ -200,7 +200,7 @@ def test_what_a_rank_wrote_in_a_former_generation_does_not_explain_its_end(paren
     with parent.accept() as rank, rank.makefile("rb") as lines:
         assert [rank_report.validate_json(lines.readline()).kind for _ in range(2)][1] == "progress"
         parent.order(
-            KillRanks(kept=(ReassignedRank(rank=0, assignment=parent.assignment(job, 21)),))
+            KillRanks(retained=(ReassignedRank(rank=0, assignment=parent.assignment(job, 21)),))
         )
         parent.order(KillRanks())
         end = parent.ended()

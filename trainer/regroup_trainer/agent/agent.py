@@ -286,7 +286,7 @@ class Agent:
         entering = [a for a in self._assignments if a.local_rank in resident]
         self._template.order(
             KillRanks(
-                kept=tuple(
+                retained=tuple(
                     ReassignedRank(rank=resident[a.local_rank], assignment=a) for a in entering
                 )
             )
@@ -359,8 +359,8 @@ class Agent:
 
     def _keep(self, assignments: Sequence[Assignment]) -> None:
         """Kill all ranks but these."""
-        kept = tuple(ReassignedRank(rank=a.rank, assignment=a) for a in assignments)
-        self._template.order(KillRanks(kept=kept))
+        retained = tuple(ReassignedRank(rank=a.rank, assignment=a) for a in assignments)
+        self._template.order(KillRanks(retained=retained))
 
     async def _diagnose(self) -> None:
         """Log the stacks of the ranks, and send them to the coordinator."""

@@ -184,8 +184,8 @@ class Template:
                 self._start_store(address)
             case ForkRank() as fork:
                 self._fork_rank(fork)
-            case KillRanks(kept=kept):
-                self._kill({rank.rank: rank.assignment for rank in kept})
+            case KillRanks(retained=retained):
+                self._kill({rank.rank: rank.assignment for rank in retained})
             case TerminateRanks(ranks=ranks):
                 self._signal(ranks, signal.SIGTERM)
             case ShowStacks(ranks=ranks):

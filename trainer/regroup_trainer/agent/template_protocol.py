@@ -38,10 +38,10 @@ class ReassignedRank(Message):
 
 
 class KillRanks(Message):
-    """SIGKILL every rank, with the processes that it started, except those in `kept`."""
+    """SIGKILL every rank, with the processes that it started, except those in `retained`."""
 
     kind: Literal["kill_ranks"] = "kill_ranks"
-    kept: tuple[ReassignedRank, ...] = ()
+    retained: tuple[ReassignedRank, ...] = ()
 
 
 class TerminateRanks(Message):

@@ -13,6 +13,7 @@ from typing import Protocol
 from pydantic import Field
 
 from regroup_trainer.checkpoint.layout import FileRecord, Record
+from regroup_trainer.system.backoff import retry_seconds
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two checks of the store."""
@@ -65,11 +66,11 @@ class SavedParts:
         first.
         """
         keys = [_key(save, rank) for rank in range(self.world_size)]
-        pause = _FIRST_PAUSE
+        checks = 1
         while not self.store.check(keys):
-            if given_up.wait(pause):
+            if given_up.wait(retry_seconds(checks, _FIRST_PAUSE, _LONGEST_PAUSE)):
                 return None
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            checks += 1
         parts = [SavedPart.model_validate_json(self.store.get(key)) for key in keys]
         for key in keys:
             self.store.delete_key(key)

@@ -115,7 +115,7 @@ class Account:
         """Count generations that ended in a failure until there are so many. Returns how many of
         them nobody had reported.
         """
-        missing = max(0, failures - sum(self._restarts[cause] for cause in FAILURES))
+        missing = max(0, failures - self._failures)
         self._restarts["infrastructure"] += missing
         return missing
 
@@ -125,8 +125,12 @@ class Account:
 
         The ledger that a new coordinator starts with may be some seconds old.
         """
-        counted = sum(self._restarts[cause] for cause in FAILURES)
-        return max(counted, before + (end is not None and end.cause in FAILURES))
+        return max(self._failures, before + (end is not None and end.cause in FAILURES))
+
+    @property
+    def _failures(self) -> int:
+        """Restarts counted so far that were failures."""
+        return sum(self._restarts[cause] for cause in FAILURES)
 
     @property
     def counts(self) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def _line_of(status: CoordinatorStatus) -> bytes:
 
 def essence_of(state: State, now: float) -> object:
     """Equal as long as nothing changes but the numbers that every step changes. Much cheaper than a
-    status: it looks at no member.
+    status, which describes each member.
     """
     contacts = agents_in_contact(state, now)
     lost = [(hello.member, why) for hello, why in state.lost_members.values()]

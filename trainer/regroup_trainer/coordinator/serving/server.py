@@ -449,11 +449,13 @@ class Server:
         """Until this coordinator is over. Raises as `stream` does."""
         while not self._over:
             seen, now, is_free = self._sequence, time.monotonic(), stream.is_free()
-            essence = essence_of(self._core.state, now)
-            line = lines.next_line(essence, self._status_now, now) if is_free else None
-            if line is not None:
-                await stream.send(line)
-            pauses = lines.pauses(now) if is_free else (NEWS_SECONDS, NEWS_SECONDS)
+            pauses = NEWS_SECONDS, NEWS_SECONDS
+            if is_free:
+                essence = essence_of(self._core.state, now)
+                line = lines.next_line(essence, self._status_now, now)
+                if line is not None:
+                    await stream.send(line)
+                pauses = lines.pauses(now)
             await self._await_line(seen, *pauses)
 
     async def _await_line(self, seen: int, pause: float, longest: float) -> None:
