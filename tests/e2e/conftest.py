@@ -94,11 +94,21 @@ class Installation:
         """
         pod = self.kubectl.read("pod", self.leader(), "-n", installing.SYSTEM)
         node = str(pod["spec"]["nodeName"])
-        self.kubectl("cordon", node)
-        try:
+        with self.cordoned(node):
             yield node
+
+    @contextlib.contextmanager
+    def cordoned(self, *nodes: str) -> Iterator[None]:
+        """Inside, no pod comes to these nodes."""
+        self.kubectl("cordon", *nodes)
+        try:
+            yield
         finally:
-            self.kubectl("uncordon", node)
+            self.kubectl("uncordon", *nodes)
+
+    def nodes(self) -> set[str]:
+        """The names of all."""
+        return {node["metadata"]["name"] for node in self.kubectl.read("nodes")["items"]}
 
     def node_is_ready(self, name: str) -> bool:
         """What Kubernetes thinks of the node."""

@@ -155,6 +155,28 @@ def test_the_other_replica_leads_when_the_leaders_node_loses_power(
     assert installation.audit(job) == []
 
 
+def test_a_replacement_that_comes_to_a_node_without_power_is_made_again(
+    installation: Installation,
+) -> None:
+    *others, dead = sorted(installation.nodes())
+    with installation.cordoned(dead):
+        job = installation.start(make_job("no-power", replicas=2, steps=50_000))
+        job.wait_until_whole_and_saved()
+
+    def is_placed() -> bool:
+        return dead in {pod["spec"].get("nodeName") for pod in job.workers()}
+
+    with installation.lost_node(dead):
+        with installation.cordoned(*others):
+            victim = job.workers()[0]["metadata"]["name"]
+            force = ("--grace-period=0", "--force")
+            installation.kubectl("delete", "pod", victim, "-n", job.namespace, *force)
+            wait_until("a replacement there", is_placed, seconds=40)
+        job.wait_for_ranks(2, seconds=120)
+    job.suspend()
+    assert installation.audit(job) == []
+
+
 def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(
     installation: Installation,
 ) -> None:

@@ -14,6 +14,7 @@ from datetime import datetime
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
+from regroup_operator.decide.coordinator_evidence import node_is_bad
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
@@ -63,7 +64,7 @@ def find_lost(
     suspects = frozenset(_still_suspected(status, observed))
     avoided = suspects | set(status.excluded_nodes)
     reasons = {
-        pod: _why_misplaced(pod, suspects, avoided)
+        pod: _why_misplaced(pod, observed.nodes.get(pod.node), suspects, avoided)
         if pod.phase == "Pending"
         else _why_unresponsive(pod, suspects, observed, patience)
         for pod in observed.workers
@@ -97,11 +98,13 @@ def _is_cut_off(pod: Pod, observed: Observed) -> bool:
     return is_new and parse_time(pod.placed) < parse_time(service.created)
 
 
-def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) -> str:
+def _why_misplaced(
+    pod: Pod, node: Node | None, suspects: frozenset[str], avoided: frozenset[str]
+) -> str:
     """Why a pod that does not run yet must be replaced; empty when it need not. Its affinity was
     fixed when it was made.
     """
-    if pod.node in suspects:
+    if pod.node in suspects or node_is_bad(node):
         return "it was placed on an unresponsive node"
     return "a node that it avoids may be used again" if avoids_in_vain(pod, avoided) else ""
 

@@ -968,6 +968,28 @@ def test_an_image_that_was_pulled_while_the_spec_was_invalid_is_not_held_against
     assert (what.status.image_error_time, what.status.image_error_pod) == (None, None)
 
 
+def test_a_worker_that_was_placed_on_a_node_that_is_not_ready_is_replaced(
+    job: Simulation,
+) -> None:
+    """The node lost its power, and the scheduler placed a pod there before Kubernetes noticed."""
+    worker = job.workers()[0]
+    placed = replace(worker, phase="Pending", node="n9", ready=False, ip="")
+    job.pods[placed.name] = placed
+    job.dead_nodes.add("n9")
+    assert not [one for one in job.round().actions if isinstance(one, DeletePod)]
+    job.unready_nodes.add("n9")
+    (deleted,) = [one for one in job.round().actions if isinstance(one, DeletePod)]
+    assert deleted.pod.name == placed.name
+    assert "unresponsive node" in deleted.why
+    job.run_rounds(3)
+    assert job.status.pod_failures == 0
+    assert {(pod.index, pod.phase) for pod in job.workers()} == {
+        (0, "Running"),
+        (1, "Running"),
+        (2, "Running"),
+    }
+
+
 def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation) -> None:
     job.fail(job.workers()[0], exit_code=143)
     job.round()
