@@ -359,7 +359,12 @@ class Template:
 
 
 def _serve_store(address: str, answer: int) -> int:
-    """Serve the c10d store of generations with rank 0 in this pod; `answer` gets its port."""
+    """Serve the c10d store of generations with rank 0 in this pod; `answer` gets its port.
+
+    c10d looks up the name of each peer that connects, in the one thread that serves all. By this
+    option of the C library, this process asks no name server.
+    """
+    os.environ["RES_OPTIONS"] = "attempts:0"
     # torch does not list it in __all__.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
