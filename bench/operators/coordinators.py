@@ -1,7 +1,8 @@
 """Coordinators that train on: one process answers at the addresses of all coordinators' pods.
 
 `python -m bench.operators.coordinators URL FOLDER`, with the folder of the certificates. Members
-are the job's workers that run. A step takes a second.
+are the job's workers that have run, each until it is reported lost; its successor joins after that.
+A step takes a second.
 """
 
 from __future__ import annotations
@@ -36,31 +37,25 @@ class Coordinators(StatusRoutes):
         self._at: dict[str, Json] = {}
         """Coordinators' pods by address."""
         self._workers: dict[str, dict[str, Json]] = {}
-        """Job -> name -> pod, of those that run."""
+        """Job -> UID -> pod, of those that have run, the oldest first."""
         self._revisions: dict[str, int] = {}
         self._lost: dict[str, float] = {}
 
     def note(self, kind: str, pod: Json) -> None:
         """An event of a watch."""
-        labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
-        runs = kind != "DELETED" and pod["status"].get("phase") == "Running"
+        labels, uid = pod["metadata"]["labels"], pod["metadata"]["uid"]
+        if kind == "DELETED" or pod["status"].get("phase") != "Running":
+            return
         if labels[ROLE] == "worker":
-            workers = self._workers.setdefault(labels[JOB], {})
-            if runs and "deletionTimestamp" not in pod["metadata"]:
-                workers[name] = pod
-            else:
-                workers.pop(name, None)
-        elif runs:
+            self._workers.setdefault(labels[JOB], {}).setdefault(uid, pod)
+        else:
             self._at[pod["status"]["podIP"]] = pod
 
     def status(self, request: web.Request) -> CoordinatorStatus:
         """What the coordinator at the address says. Raises HTTPServiceUnavailable without one."""
-        address = asked_address(request)
-        if address not in self._at:
-            raise web.HTTPServiceUnavailable
-        name, job = (self._at[address]["metadata"][key] for key in ("name", "labels"))
-        job = job[JOB]
-        members = sorted(map(_member, self._workers.get(job, {}).values()), key=attrgetter("index"))
+        name, workers = self._asked(request)["metadata"]["name"], self._workers_of(request)
+        by_index = {_index(pod): pod for pod in reversed(workers.values())}
+        members = sorted(map(_member, by_index.values()), key=attrgetter("index"))
         step, generation = int(time.time() / STEP_SECONDS), GenerationNumber(1, 1)
         progress = Progress(generation=generation, rank=0, step=step, time=time.time())
         return CoordinatorStatus(
@@ -79,13 +74,14 @@ class Coordinators(StatusRoutes):
     async def put_desired(self, request: web.Request) -> web.Response:
         """Take the revision."""
         desired = Desired.model_validate_json(await request.read())
-        self._revisions[self._at[asked_address(request)]["metadata"]["name"]] = desired.revision
+        self._revisions[self._asked(request)["metadata"]["name"]] = desired.revision
         return web.json_response({})
 
     async def post_lost(self, request: web.Request) -> web.Response:
-        """The loss of a pod shows in the watch of the pods; here it is noted for `get_lost`."""
+        """Forget the members, and note when for `get_lost`."""
         lost = Lost.model_validate_json(await request.read())
         for member in lost.members:
+            self._workers_of(request).pop(member, None)
             self._lost.setdefault(member, time.monotonic())
         return web.json_response({})
 
@@ -93,9 +89,23 @@ class Coordinators(StatusRoutes):
         """For the benchmark: when each loss was reported, by UID, on the monotonic clock."""
         return web.json_response(self._lost)
 
+    def _asked(self, request: web.Request) -> Json:
+        """The pod of the coordinator at the address. Raises HTTPServiceUnavailable without one."""
+        if found := self._at.get(asked_address(request)):
+            return found
+        raise web.HTTPServiceUnavailable
+
+    def _workers_of(self, request: web.Request) -> dict[str, Json]:
+        """Of its job, by UID."""
+        return self._workers.setdefault(self._asked(request)["metadata"]["labels"][JOB], {})
+
+
+def _index(pod: Json) -> int:
+    return int(pod["metadata"]["labels"][INDEX])
+
 
 def _member(pod: Json) -> MemberStatus:
-    index = int(pod["metadata"]["labels"][INDEX])
+    index = _index(pod)
     return MemberStatus(
         member=pod["metadata"]["uid"],
         index=index,

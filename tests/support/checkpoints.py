@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regroup_trainer.checkpoint import catalog, lineage
-from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, Layout, Manifest
+from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, FileRecord, Layout, Manifest
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -39,6 +39,18 @@ def write_files(directory: Path, step: int, generation: GenerationNumber) -> Man
         time=0.0,
         files={shard.name: catalog.file_record(shard)},
     )
+
+
+def write_long_manifest(layout: Layout, manifest: Manifest, damaged: bool = False) -> Manifest:
+    """Let a checkpoint have a thousand files more, which are not written. Returns its manifest.
+    `damaged`: behind the head, where only who reads all of it notices.
+    """
+    more = {f"__{rank}_0.distcp": FileRecord(size=1, checksum="0" * 16) for rank in range(1, 1001)}
+    long = manifest.model_copy(update={"files": manifest.files | more})
+    text = long.model_dump_json(indent=1)
+    text = text.replace('"__900_0.distcp": {', '"__900_0.distcp": ?') if damaged else text
+    (layout.published(manifest.step) / MANIFEST).write_text(text)
+    return long
 
 
 def begin(layout: Layout, n: int, resumed: int = 0, parent: int | None = None) -> GenerationNumber:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regroup_trainer.checkpoint import catalog
-from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Layout, Manifest
+from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Head, Layout, Manifest
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system.volume_errors import AWAY
-from tests.support.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_checkpoint, write_long_manifest
 
 FILE = "__0_0.distcp"
 
@@ -99,6 +101,52 @@ def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(
         (2, f"manifest.json is damaged ({_required_fields()} errors)"),
         (1, "manifest.json is missing"),
     ]
+
+
+def test_a_glance_at_many_files_is_a_short_read_and_finds_the_heads(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    long = write_long_manifest(layout, write_checkpoint(layout, 5))
+    short = write_checkpoint(layout, 4)
+    with mock.patch.object(catalog, "read_candidate", wraps=catalog.read_candidate) as whole:
+        heads = catalog.glance(layout)
+    assert whole.call_args_list == [mock.call(layout, 4)]
+    head = Head.model_validate(long.model_dump(exclude={"files"}))
+    assert [found.manifest for found in heads] == [head, short]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text[:-1],
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"step"', '"stop"', 1),
+        lambda text: text.replace('"step": 5', '"step": 6'),
+        lambda text: text.replace('"format": 1', '"format": 99'),
+        lambda text: f"[{text}]",
+        lambda text: "[" * 20_000 + "}",
+        lambda text: "\xff" + text,
+        lambda text: " " * 20_000 + text,
+        lambda text: text.replace('"files"', '"filed"'),
+    ],
+)
+def test_a_glance_says_of_a_damaged_head_what_reading_all_says(
+    tmp_path: Path, spoil: Callable[[str], str]
+) -> None:
+    layout = Layout(tmp_path)
+    write_long_manifest(layout, write_checkpoint(layout, 5))
+    path = layout.published(5) / MANIFEST
+    path.write_text(spoil(path.read_text()), encoding="latin-1")
+    (whole,) = catalog.published(layout)
+    (glimpsed,) = catalog.glance(layout)
+    assert (glimpsed.problem, glimpsed.path) == (whole.problem, whole.path)
+
+
+def test_a_glance_misses_damage_among_the_files(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    write_long_manifest(layout, write_checkpoint(layout, 5), damaged=True)
+    assert [found.problem for found in catalog.glance(layout)] == [""]
+    (whole,) = catalog.published(layout)
+    assert whole.problem.startswith("manifest.json is damaged")
 
 
 @pytest.mark.parametrize("code", [errno.EBADMSG, errno.EUCLEAN])

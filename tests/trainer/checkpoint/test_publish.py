@@ -15,7 +15,7 @@ from regroup_trainer.checkpoint.publish import prune, publish
 from regroup_trainer.errors import FencedError
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.generation import GenerationNumber
-from tests.support.checkpoints import begin, write_files
+from tests.support.checkpoints import begin, write_checkpoint, write_files, write_long_manifest
 
 KEEP_ONE = CheckpointPolicy(keep_last=1)
 Hold = Callable[[int, Callable[[], object]], None]
@@ -152,6 +152,15 @@ def test_who_is_held_up_before_deleting_leaves_what_the_others_go_on_from(
     assert 30 in publishers(layout)
     save(layout, 40, GenerationNumber(1, 2))
     assert publishers(layout) == {40: GenerationNumber(1, 2), 30: late}
+
+
+def test_those_that_stay_can_be_read_whatever_a_glance_says(layout: Layout) -> None:
+    only = begin(layout, 1)
+    for step in (10, 20, 30, 40):
+        manifest = write_checkpoint(layout, step, only)
+        write_long_manifest(layout, manifest, damaged=step == 30)
+    prune(layout, only, CheckpointPolicy(keep_last=2))
+    assert names(layout) == ["step-20", "step-30", "step-40"]
 
 
 @pytest.mark.parametrize("checks", [1, 2])

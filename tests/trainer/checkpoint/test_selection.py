@@ -17,7 +17,7 @@ from regroup_trainer.protocol.generation import (
     SnapshotSource,
 )
 from regroup_trainer.protocol.ledger import Ledger
-from tests.support.checkpoints import DATA, write_checkpoint
+from tests.support.checkpoints import DATA, write_checkpoint, write_long_manifest
 from tests.support.ranks import generation, train_config
 
 
@@ -82,6 +82,20 @@ def test_the_newest_of_the_lineage_come_first_and_those_beyond_a_resume_are_left
     write_checkpoint(layout, 25, began(layout, 2, resumed=20))
     assert candidates(layout) == [25, 20, 10]
     assert not select(layout, upcoming(layout)).scratch
+
+
+def test_damage_behind_the_head_of_a_newer_checkpoint_does_not_cost_the_snapshot(
+    layout: Layout,
+) -> None:
+    first = began(layout, 1, resumed=0)
+    manifest = write_checkpoint(layout, 20, first)
+    number = SnapshotNumber(step=15, generation=first, shards=1)
+    source = SnapshotSource(number=number, places=("127.0.0.1:1",))
+    record = upcoming(layout).model_copy(update={"snapshot": source})
+    write_long_manifest(layout, manifest)
+    assert select(layout, record).without_memory == "the checkpoint of step 20 is newer"
+    write_long_manifest(layout, manifest, damaged=True)
+    assert select(layout, record).without_memory == ""
 
 
 def test_corrupt_ones_set_aside_forbid_starting_from_scratch(layout: Layout) -> None:

@@ -96,7 +96,7 @@ def list_checkpoints(directory: Path, as_json: bool) -> None:
     """
     layout = _layout(directory)
     found = catalog.published(layout)
-    counting = {candidate.step for candidate in _counting(layout, _records(layout))}
+    counting = {candidate.step for candidate in _counting(found, _records(layout))}
     if as_json:
         click.echo(
             json.dumps(
@@ -175,7 +175,7 @@ def export(directory: Path, step: int | None, out: Path) -> None:
         click.echo(f"{file}  {describe_bytes(file.stat().st_size)}")
 
 
-def _export_to_standard_output(candidate: Candidate) -> None:
+def _export_to_standard_output(candidate: Candidate[Manifest]) -> None:
     """Whoever reads a long stream sees on standard error that it goes on, and its checksum."""
     with _standard_output() as out:
         manifest = _verified(candidate, lambda name: click.echo(f"verified {name}", err=True))
@@ -194,7 +194,7 @@ def _standard_output() -> Iterator[BinaryIO]:
         yield out
 
 
-def _verified(candidate: Candidate, on_file: Callable[[str], object] = str) -> Manifest:
+def _verified(candidate: Candidate[Manifest], on_file: Callable[[str], object] = str) -> Manifest:
     """The manifest, once all files are compared with it. Raises ClickException."""
     manifest = candidate.manifest
     if manifest is None:
@@ -206,7 +206,7 @@ def _verified(candidate: Candidate, on_file: Callable[[str], object] = str) -> M
     return manifest
 
 
-def _damaged(candidate: Candidate, problem: str) -> click.ClickException:
+def _damaged(candidate: Candidate[Manifest], problem: str) -> click.ClickException:
     return click.ClickException(f"{candidate.path} is damaged: {problem}: choose another step")
 
 
@@ -237,7 +237,8 @@ def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run
     """
     layout = _layout(directory)
     records = _records(layout)
-    steps = [candidate.step for candidate in _counting(layout, records) if candidate.manifest]
+    ours = _counting(catalog.published(layout), records)
+    steps = [candidate.step for candidate in ours if candidate.manifest]
     going = catalog.removable(steps, keep_last, keep_every_steps)
     for step in going:
         if not dry_run:
@@ -270,10 +271,11 @@ def _layout(directory: Path) -> Layout:
     return layout
 
 
-def _counting(layout: Layout, records: dict[GenerationNumber, LineageRecord]) -> list[Candidate]:
-    """The checkpoints of the current lineage, newest first."""
-    links = lineage.chain(records, max(records, default=None))
-    return catalog.on_lineage(catalog.published(layout), links)
+def _counting(
+    found: list[Candidate[Manifest]], records: dict[GenerationNumber, LineageRecord]
+) -> list[Candidate[Manifest]]:
+    """Those of the current lineage."""
+    return catalog.on_lineage(found, lineage.chain(records, max(records, default=None)))
 
 
 def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
@@ -283,8 +285,9 @@ def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
         raise click.ClickException(str(error)) from error
 
 
-def _choose(layout: Layout, step: int | None) -> Candidate:
-    candidates = _counting(layout, _records(layout)) if step is None else catalog.published(layout)
+def _choose(layout: Layout, step: int | None) -> Candidate[Manifest]:
+    found = catalog.published(layout)
+    candidates = _counting(found, _records(layout)) if step is None else found
     chosen = next((candidate for candidate in candidates if step in (None, candidate.step)), None)
     if not candidates:
         raise click.ClickException(f"{layout.checkpoints} holds no checkpoint to resume from")
@@ -296,7 +299,7 @@ def _choose(layout: Layout, step: int | None) -> Candidate:
     return chosen
 
 
-def _row(candidate: Candidate, counts: bool) -> tuple[str, ...]:
+def _row(candidate: Candidate[Manifest], counts: bool) -> tuple[str, ...]:
     """Cells below _HEADER."""
     manifest = candidate.manifest
     if manifest is None:
@@ -312,7 +315,7 @@ def _row(candidate: Candidate, counts: bool) -> tuple[str, ...]:
     )
 
 
-def _facts(candidate: Candidate, counts: bool) -> dict[str, object]:
+def _facts(candidate: Candidate[Manifest], counts: bool) -> dict[str, object]:
     manifest = candidate.manifest
     facts: dict[str, object] = {
         "step": candidate.step,

@@ -81,10 +81,8 @@ class FileRecord(Record):
     """xxh3_64, hexadecimal."""
 
 
-class Manifest(Record):
-    """The contents of a published checkpoint. It is written last: a checkpoint without it is not
-    whole.
-    """
+class Head(Record):
+    """What a manifest says before it lists the files, which may be many."""
 
     format: int = FORMAT
     step: int
@@ -104,6 +102,13 @@ class Manifest(Record):
     """Version of torch that wrote it."""
     time: WallClock
     """Of the save."""
+
+
+class Manifest(Head):
+    """The contents of a published checkpoint. It is written last: a checkpoint without it is not
+    whole.
+    """
+
     files: dict[FileName, FileRecord]
 
     @property

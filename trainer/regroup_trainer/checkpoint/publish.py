@@ -13,6 +13,7 @@ or publishes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from pathlib import Path
 
@@ -75,12 +76,12 @@ def superfluous(
 ) -> list[int]:
     """The steps whose checkpoints this generation does not keep. Raises OSError."""
     links = lineage.ending_with(layout, generation)
-    ours = [
-        found.step
-        for found in catalog.on_lineage(catalog.published(layout), links)
-        if found.manifest
-    ]
-    return catalog.removable(ours, policy.keep_last, policy.keep_every_steps)
+    ours = catalog.on_lineage(catalog.glance(layout), links)
+    steps = (found.step for found in ours if found.manifest)
+    readable = (step for step in steps if catalog.read_candidate(layout, step).manifest)
+    newest = list(itertools.islice(readable, policy.keep_last))
+    older = list(steps)  # of which a glance is enough: they do not count as kept
+    return catalog.removable([*newest, *older], policy.keep_last, policy.keep_every_steps)
 
 
 def remove(layout: Layout, step: int, generation: GenerationNumber) -> None:

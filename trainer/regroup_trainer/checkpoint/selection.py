@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
-from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.layout import Head, Layout
 from regroup_trainer.errors import CheckpointError, ConfigurationError
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.desired import Desired
@@ -20,7 +20,7 @@ class Selection:
 
     parent: GenerationNumber | None
     """The generation that is continued."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate[Head], ...]
     """The checkpoints to be tried, in this order."""
     scratch: bool
     """Whether to start from scratch when no candidate is whole."""
@@ -38,9 +38,11 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     parent = lineage.parent_of(begun, record.number)
     links = lineage.up_to(layout, parent)
     policy = policy_in_force(links, record.desired)
-    ours = tuple(catalog.on_lineage(catalog.published(layout), links))
+    ours = tuple(catalog.on_lineage(catalog.glance(layout), links))
     without = (
-        _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
+        _without_memory(record.snapshot.number, policy, layout, ours, links)
+        if record.snapshot
+        else ""
     )
     match policy.policy:
         case "Latest":
@@ -71,7 +73,8 @@ def _require_untrained(layout: Layout, desired: Desired) -> None:
 def _without_memory(
     number: SnapshotNumber,
     policy: ResumePolicy,
-    candidates: tuple[Candidate, ...],
+    layout: Layout,
+    candidates: tuple[Candidate[Head], ...],
     links: tuple[lineage.LineageRecord, ...],
 ) -> str:
     if policy.policy != "Latest":
@@ -81,8 +84,11 @@ def _without_memory(
             f"the memory snapshot of step {number.step} is of generation {number.generation}, an "
             "abandoned line"
         )
-    newest = next((found.step for found in candidates if found.manifest), 0)
-    return f"the checkpoint of step {newest} is newer" if newest > number.step else ""
+    newer = (found.step for found in candidates if found.manifest and found.step > number.step)
+    for step in newer:
+        if catalog.read_candidate(layout, step).manifest:  # a glance may have missed damage
+            return f"the checkpoint of step {step} is newer"
+    return ""
 
 
 def policy_in_force(links: tuple[lineage.LineageRecord, ...], desired: Desired) -> ResumePolicy:
@@ -112,7 +118,7 @@ def nothing_whole(layout: Layout) -> CheckpointError:
     )
 
 
-def _of_step(ours: tuple[Candidate, ...], step: int | None) -> tuple[Candidate, ...]:
+def _of_step(ours: tuple[Candidate[Head], ...], step: int | None) -> tuple[Candidate[Head], ...]:
     chosen = tuple(found for found in ours if found.step == step)
     if not chosen:
         existing = ", ".join(str(found.step) for found in ours) or "none at all"

@@ -13,7 +13,7 @@ from pathlib import Path
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.history import known_end
 from regroup_trainer.checkpoint.history_writer import Beginning, History
-from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.layout import Head, Layout, RunIdentity
 from regroup_trainer.checkpoint.save_schedule import SaveTimer, missed_by_steps
 from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
@@ -162,7 +162,7 @@ def _start_restored(
     return start, report.model_copy(update=found)
 
 
-def _restored_timer(joined: JoinedGeneration, saved: Manifest | None, step: int) -> SaveTimer:
+def _restored_timer(joined: JoinedGeneration, saved: Head | None, step: int) -> SaveTimer:
     """Of saves, where the state of `step` was restored and `saved` is the newest on the volume: a
     memory snapshot may be newer than a save that failed.
     """

@@ -13,7 +13,7 @@ import torch
 
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
-from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.layout import Head, Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.load import (
     exchange_reading,
     is_in_doubt,
@@ -50,7 +50,7 @@ class Choice:
     restored_from: RestoredFrom = "Checkpoint"
     fallback_reason: str = ""
     """Why the memory snapshot that was chosen could not be used."""
-    saved: Manifest | None = None
+    saved: Head | None = None
     """Manifest of the newest checkpoint on the volume."""
     log: StepLog = field(default_factory=StepLog)
     """The newest steps up to a memory snapshot, which the volume may lack."""
@@ -168,7 +168,8 @@ class Restorer:
     def _choose(self, selection: Selection) -> Choice:
         """The newest whole checkpoint of the lineage; damaged ones are set aside."""
         skipped: list[SkippedCheckpoint] = []
-        for candidate in selection.candidates:
+        for glimpsed in selection.candidates:
+            candidate = self._read(glimpsed.step)
             problem = candidate.problem or self._verify(candidate)
             if not problem:
                 manifest = candidate.manifest
@@ -180,7 +181,10 @@ class Restorer:
             raise nothing_whole(self.layout)
         return Choice(selection.parent, None, None, (), "Nothing")
 
-    def _verify(self, candidate: Candidate) -> str:
+    def _read(self, step: int) -> Candidate[Manifest]:
+        return self.volume.on_rank0(lambda: catalog.read_candidate(self.layout, step))
+
+    def _verify(self, candidate: Candidate[Manifest]) -> str:
         """Compare the files with the manifest, each rank some of them; empty when all are whole."""
         assert candidate.manifest is not None, "a candidate without a problem has a manifest"
         mine = sorted(candidate.manifest.files)[self.group.rank :: self.group.size]
@@ -188,7 +192,7 @@ class Restorer:
         problem = self.volume.on_every_rank(lambda: catalog.verify(candidate.path, manifest, mine))
         return next((found for found in all_gather(problem) if found), "")
 
-    def _set_aside(self, candidate: Candidate) -> Path:
+    def _set_aside(self, candidate: Candidate[Manifest]) -> Path:
         """Rename a damaged checkpoint; returns its path, the old one where it cannot be renamed."""
 
         def act() -> Path:
