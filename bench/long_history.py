@@ -34,7 +34,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from bench.harness import Plan, Values, command
-from regroup_trainer.checkpoint import commands, history, lineage, publish
+from regroup_trainer.checkpoint import catalog, commands, history, lineage, publish
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import (
     MANIFEST,
@@ -44,7 +44,7 @@ from regroup_trainer.checkpoint.layout import (
     Manifest,
 )
 from regroup_trainer.checkpoint.lineage import LineageRecord
-from regroup_trainer.checkpoint.selection import select
+from regroup_trainer.checkpoint.selection import Selection, select
 from regroup_trainer.coordinator.serving.number_files import newest_former, reserve
 from regroup_trainer.data.order import SampleOrder, digest
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
@@ -111,7 +111,8 @@ def measure(case: str, _subject: str) -> Values:
         run = Run(Path(folder), generations, ranks)
         write(run)
         chosen = select(run.layout, make_generation(2, 1))
-        found: dict[str, float | None] = {"broadcast_mb": len(pickle.dumps(chosen)) / 1e6}
+        sent = (chosen, first_of(chosen, run.layout))
+        found: dict[str, float | None] = {"broadcast_mb": len(pickle.dumps(sent)) / 1e6}
         for operation in OPERATIONS:
             found |= in_own_process(operation, run)
         return found
@@ -184,7 +185,10 @@ def write_checkpoint(run: Run, step: int) -> None:
 def restart(run: Run) -> None:
     """What rank 0 reads before the first step, in the order of `rank.entering`."""
     record = make_generation(2, 1)
-    begin(run.layout, record.number, run.steps, select(run.layout, record).parent)
+    chosen = select(run.layout, record)
+    for _ in ("verified", "loaded"):  # it is read again, to see that it is still there
+        first_of(chosen, run.layout)
+    begin(run.layout, record.number, run.steps, chosen.parent)
     history.history_end(run.layout, lineage.ending_with(run.layout, record.number)[:-1])
     written = History(run.layout, record.number, Beginning(run.steps))
     written.append(history.CommittedStep.model_validate_json(last_line(run)))
@@ -192,6 +196,11 @@ def restart(run: Run) -> None:
     written.close(_DEADLINE)
     run.layout.lineage_record(record.number).unlink()
     run.layout.history_file(record.number).unlink()
+
+
+def first_of(chosen: Selection, layout: Layout) -> catalog.Candidate[Manifest]:
+    """What a start loads, with all of its manifest."""
+    return catalog.read_candidate(layout, chosen.candidates[0].step)
 
 
 def last_line(run: Run) -> str:
