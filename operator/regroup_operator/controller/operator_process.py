@@ -22,6 +22,7 @@ from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.protocol.environment import LOG_FORMAT
 from regroup_trainer.system.log_lines import log_to_stderr
+from regroup_trainer.system.memory_limit import collect_seldom
 from regroup_trainer.system.otlp_settings import exporter_of
 from regroup_trainer.system.server_connections import raise_open_files
 
@@ -82,6 +83,7 @@ def main() -> int:
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         raise_open_files()
+        collect_seldom()
         basis = asyncio.run(ask(settings))
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,14 @@ def test_every_document_within_the_bounds_is_what_pythons_decoder_says(
 def test_what_lies_too_deep_is_cut_out_and_all_else_is_kept(value: Any, levels: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounded_json, "MOST_LEVELS", levels)
+        patch.setattr(bounded_json, "from_json", mock.Mock(side_effect=ValueError))
         assert decode(json.dumps(value).encode()) == cut(value, levels)
+
+
+@given(VALUES)
+def test_a_half_surrogate_is_no_reason_to_refuse_a_document(value: Any) -> None:
+    halved = {"half": "\ud800", "rest": value}
+    assert decode(json.dumps(halved).encode()) == halved
 
 
 def nested(levels: int, opening: str, closing: str) -> str:
