@@ -129,13 +129,12 @@ class Regroup(Subject):
     def start(self, names: Sequence[str] = REPLICAS) -> None:
         """Start replicas."""
         for name in names:
-            number = REPLICAS.index(name)
             settings = {
                 "TRAINER_IMAGE": "example/trainer:1",
                 "COORDINATOR_IMAGE": "example/operator:1",
                 "KEY_SECRET": f"{SYSTEM}/regroup-key",
                 "LEASE": f"{SYSTEM}/regroup-operator",
-                "HEALTH_PORT": str(8101 + number),
+                "HEALTH_PORT": str(_health_port(name)),
                 "METRICS_PORT": str(_metrics_port(name)),
             }
             variables = {f"REGROUP_OPERATOR_{key}": value for key, value in settings.items()}
@@ -168,12 +167,14 @@ class Regroup(Subject):
         return found
 
     def wait_until_led(self) -> None:
-        """Raises TimeoutError."""
+        """Until a replica leads, and the other could. Raises TimeoutError."""
         deadline = time.monotonic() + START_SECONDS
-        while self.leader() is None:
+        while not (all(map(_is_ready, REPLICAS)) and self.leader()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no replica leads after {START_SECONDS} s")
-            time.sleep(0.02)
+                raise TimeoutError(
+                    f"no replica leads, or one is not ready, after {START_SECONDS} s"
+                )
+            time.sleep(0.1)
 
     def end(self, names: Sequence[str], how: signal.Signals = signal.SIGTERM) -> None:
         """End replicas, and wait for that."""
@@ -341,6 +342,20 @@ def _base64(data: bytes) -> str:
 
 def _metrics_port(replica: str) -> int:
     return 8091 + REPLICAS.index(replica)
+
+
+def _health_port(replica: str) -> int:
+    return 8101 + REPLICAS.index(replica)
+
+
+def _is_ready(replica: str) -> bool:
+    """Whether it has read all that it watches, so that it could lead."""
+    try:
+        url = f"http://127.0.0.1:{_health_port(replica)}/healthz"
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:  # HTTPError too
+        return False
 
 
 def _leads(replica: str) -> bool:

@@ -226,8 +226,8 @@ class Coordinators:
         url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
         async with self._requests.watch(url, follower.target.token, every) as next_line:
             while True:  # without a name for a line, which would be kept until the next one
-                pause = await self._take(key, follower, await next_line())
-                await asyncio.sleep(pause)
+                if pause := await self._take(key, follower, await next_line()):
+                    await asyncio.sleep(pause)
 
     async def _take(self, key: Key, follower: FollowedCoordinator, line: bytes) -> float:
         """Take over a line. Returns the pause until the next one is read: empty ones that come

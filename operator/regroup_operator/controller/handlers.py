@@ -10,17 +10,20 @@ All replicas fill their memory. Only the leader has rounds, so follows coordinat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NoReturn
 
 import kopf
 from aiohttp import web
 
-from regroup_operator.api.resource import Key
+from regroup_operator.api import names
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster, nodes_path
 from regroup_operator.controller.coordination import Coordinators
@@ -48,7 +51,7 @@ from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
 from regroup_operator.leadership.election import Election, end_process, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
-from regroup_operator.observe.observed import NodeState
+from regroup_operator.observe.observed import NodeState, Pod
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
 
@@ -70,6 +73,10 @@ FEW_JOBS = 64
 """Of so many jobs a new leader reads each, and lists its pods. With more it lists all once."""
 REFRESH_SECONDS = 10.0
 """The longest wait for these lists. Losses do not wait."""
+LOST_FIRST_SECONDS = 2.0
+"""How long these lists wait for jobs that have lost something: they keep this process and the API
+server busy.
+"""
 LOSSES_REMEMBERED = 256
 """Jobs that have lost something while this replica stood by: the leader may not have acted."""
 MOST_NODE_BYTES = 32 * 1024 * 1024
@@ -162,17 +169,26 @@ class Operator:
 
     async def _begin_rounds(self, memory: JobMemory) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
-        memory has what the former leader has made. Those that have pods go before those that wait
-        or have ended: a node may have been lost meanwhile. A list of jobs may take minutes; those
-        that have pods do not wait for it, and each of its pages brings others.
+        memory has what the former leader has made. Those that lack pods which their status counts
+        go first, then those that have pods, before those that wait or have ended: a node may have
+        been lost meanwhile. A list of jobs may take minutes; those that have pods do not wait for
+        it, and each of its pages brings others.
         """
-        for key in self._lost:
+        lost = [*self._lost]
+        for key in lost:
             self.queue.add(key, Urgency.LOST)
         self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOST_FIRST_SECONDS):
+                    await self.queue.until_done(lost)
             await self._refresh(memory)
+        found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
-            self.queue.add(key, first_urgency(memory.pods.count(key)))
+            found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
+            await asyncio.sleep(0)  # there may be thousands
+        for key, urgency in found.items():
+            self.queue.add(key, urgency)
 
     async def _refresh(self, memory: JobMemory) -> None:
         """List jobs and then pods: no status may be ahead of the pods."""
@@ -260,8 +276,16 @@ class Operator:
         return False
 
 
-def first_urgency(pods: int) -> Urgency:
-    """How urgent the first round of a job with so many pods is, after a change of the leader."""
+def first_urgency(job: Object | None, pods: Sequence[Pod]) -> Urgency:
+    """How urgent the first round of a job with these pods is, after a change of the leader. None:
+    more than its metadata is not known.
+    """
+    status = (job or {}).get("status", {})
+    alive = Counter(pod.role for pod in pods if pod.alive)
+    lacks_worker = alive[names.WORKER] < status.get("replicas", 0)
+    lacks_coordinator = status.get("coordinatorTerm", 0) > 0 and not alive[names.COORDINATOR]
+    if status.get("phase") == "Running" and (lacks_worker or lacks_coordinator):
+        return Urgency.LOST
     return Urgency.CHANGED if pods else Urgency.ROUTINE
 
 

@@ -83,8 +83,14 @@ STEADY_SECONDS = 30.0
 """The longest pause between two rounds of a job that has not ended: what is changed of its Service,
 policy or budget is seen then.
 """
-STEADY_ROUNDS_A_SECOND = 15.0
-"""Of all jobs that train, where nothing happens to them. With more than 450 the pause grows."""
+TRAINING_SECONDS = 40.0
+"""The same of a job that trains. It is longer than the pause between two writes of its progress, so
+that one round does both.
+"""
+STEADY_ROUNDS_A_SECOND = 4.0
+"""Of all jobs that train, where nothing happens to them: the pause grows with more than 160. That
+between writes of progress does, too, and stays the shorter one.
+"""
 CONFLICT_SECONDS = 0.1
 """Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
 have as many rounds of it.
@@ -575,7 +581,7 @@ class Reconciler:
     def _longest_pause(self, decided: Plan) -> float:
         if decided.status.phase != "Running":
             return STEADY_SECONDS
-        return max(STEADY_SECONDS, len(self._planned) / STEADY_ROUNDS_A_SECOND)
+        return max(TRAINING_SECONDS, len(self._planned) / STEADY_ROUNDS_A_SECOND)
 
     # --- follow and emit --------------------------------------------------------------------------
 

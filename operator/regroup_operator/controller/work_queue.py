@@ -134,6 +134,8 @@ class WorkQueue(Generic[Key]):
         self._late_was_next = False
         self._changed = asyncio.Event()
         """There may be a key to take."""
+        self._ended = asyncio.Event()
+        """The work on a key has ended."""
         self._added: dict[Key, tuple[float, Urgency]] = {}
         """Keys that wait -> since when, and how urgently."""
         self._working: set[Key] = set()
@@ -224,6 +226,7 @@ class WorkQueue(Generic[Key]):
         self._rest(key, rest)
         self._busy -= Counter([self._group_of(key)])
         self._changed.set()
+        self._ended.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             self.add_after(key, retry_pause(count))
@@ -232,6 +235,14 @@ class WorkQueue(Generic[Key]):
         if key in self._again:
             patient, urgency = self._again.pop(key)
             self.add(key, urgency, patient=patient)
+
+    async def until_done(self, keys: Collection[Key]) -> None:
+        """Wait until none of these keys waits for its turn or is worked on. One that has failed
+        waits for another try only.
+        """
+        while any(key in self._added or key in self._working for key in keys):
+            self._ended.clear()
+            await self._ended.wait()
 
     def _rest(self, key: Key, seconds: float) -> None:
         """Let a key rest. Rests that are over are dropped: keys of objects that are gone would

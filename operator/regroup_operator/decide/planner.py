@@ -73,7 +73,7 @@ from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
-STEADY_SECONDS = 120.0
+STEADY_SECONDS = 600.0
 """The longest pause when nothing is suspected or waited for. Whoever has few jobs may look sooner:
 not all that may change is reported.
 """

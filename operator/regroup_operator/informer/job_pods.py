@@ -83,6 +83,10 @@ class JobPods:
         """The jobs that the labels of pods name. Some may not exist."""
         return {job for watch in self._watches.values() for job in watch.cache.subjects()}
 
+    def known(self, job: Key) -> list[Pod]:
+        """Those with a job's label that memory knows."""
+        return [seen.value.pod for seen in self._watch(job[0]).cache.of(job) if seen.value]
+
     def count(self, job: Key) -> int:
         """How many pods with a job's label memory knows."""
         return self._watch(job[0]).cache.count(job)

@@ -62,6 +62,11 @@ class RememberedObjects:
         """Of all objects that are known, those of the pages of an unfinished list included."""
         return [key for watch in self._watches.values() for key in watch.cache.all_keys()]
 
+    def known(self, key: Key) -> Object | None:
+        """The object from memory, which may be behind; None where it does not have it in full."""
+        seen = self._watch(key).cache.get(key)
+        return json.loads(seen.value) if seen and seen.value else None
+
     async def refresh(self) -> None:
         """List all by consistent reads, instead of a read of each that changed while only its
         metadata were watched. Raises ClusterError.

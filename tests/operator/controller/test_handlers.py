@@ -20,6 +20,7 @@ from regroup_operator.controller.handlers import (
     rest_after,
 )
 from regroup_operator.controller.reconcile import Reconciler
+from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.informer.job_pods import JobPods
 from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
@@ -382,6 +383,58 @@ async def test_the_next_leader_looks_first_at_jobs_that_have_pods(
     await leader.stop()
     await until("rounds of all jobs", lambda: len(set(begun)) == 4)
     assert begun[0] == KEY
+
+
+async def test_a_job_that_lacks_a_pod_goes_first_when_nobody_was_there_to_see_it_go(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "FEW_JOBS", 0)
+    former = await running()
+    await make_jobs(former.api, 4)
+    await until("all pods", lambda: len(former.pods()) == 16)
+    await former.reads()
+    await former.stop()
+    for job in former.api.all("trainingjobs"):
+        status = {**job["status"], "phase": "Running", "replicas": 3}
+        await former.api.store("trainingjobs", {**job, "status": status})
+    await former.api.remove("pods", "a", "gpt3-w1-1")
+    begun: list[Key] = []
+    take = WorkQueue.take
+
+    async def noted(queue: WorkQueue[Key]) -> tuple[Key, float]:
+        taken = await take(queue)
+        begun.append(taken[0])
+        return taken
+
+    monkeypatch.setattr(WorkQueue, "take", noted)
+    await running()
+    await until("rounds of all jobs", lambda: len(set(begun)) == 4)
+    assert begun[0] == ("a", "gpt3")
+
+
+async def test_a_new_leader_replaces_what_was_lost_before_it_lists_all(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "FEW_JOBS", 0)
+    leader = await running()
+    await make_job(leader.api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    at_refresh: list[list[str]] = []
+    refresh = JobPods.refresh
+
+    async def noted(pods: JobPods) -> None:
+        at_refresh.append(standby.pods())
+        await refresh(pods)
+
+    monkeypatch.setattr(JobPods, "refresh", noted)
+    monkeypatch.setattr(leader.operator, "_add", lambda *_, **__: None)
+    await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
+    await leader.stop()
+    await until("a list of all", lambda: bool(at_refresh))
+    assert "gpt-w0-2" in at_refresh[0]
 
 
 async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_pods(

@@ -382,7 +382,7 @@ async def test_a_round_of_a_job_that_trains_on_reads_neither_its_claim_nor_its_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     status = TrainingJobStatus(phase="Running", observed_generation=4)
-    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=120.0))
+    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=600.0))
     reads = 0
 
     def counted(*arguments: Any) -> AnyJob:
@@ -407,7 +407,7 @@ async def test_a_round_of_a_job_that_trains_on_reads_neither_its_claim_nor_its_s
 
 @pytest.mark.parametrize(
     ("phase", "a_second", "pause"),
-    [("Running", 15.0, 30.0), ("Running", 0.02, 50.0), ("Pending", 0.02, 30.0)],
+    [("Running", 4.0, 40.0), ("Running", 0.02, 50.0), ("Pending", 0.02, 30.0)],
 )
 async def test_many_jobs_that_train_are_looked_at_less_often(
     phase: Phase, a_second: float, pause: float, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,21 @@ async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -
     queue.close()
 
 
+async def test_work_on_some_keys_is_waited_for_to_its_end_also_where_it_fails() -> None:
+    queue = make_queue()
+    for key in "abc":
+        queue.add(key)
+    waiting = asyncio.create_task(queue.until_done("ab"))
+    for _ in "ab":
+        key, _waited = await queue.take()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        queue.done(key, failed=key == "a")
+    async with asyncio.timeout(5):
+        await waiting
+    queue.close()
+
+
 REST = 0.3
 
 
