@@ -26,6 +26,8 @@ TABLES = {
     (LIMITS, "| workers x ranks of each | memory |"): "coordinator_size",
     (PAGE, "| | 16 agents |"): "scale",
     (PAGE, "| | Regroup | torchft's lighthouse |"): "scale",
+    (PAGE, "| | Regroup | Trainer v2 with JobSet | script |"): "operator",
+    (PAGE, "| | Regroup | Trainer v2 with JobSet |\n"): "operator",
     (PAGE, "| | ours | beside it |"): "command_line",
     (PAGE, "| Regroup | accelerate | Lightning |"): "overhead",
     (PAGE, "| Regroup | grain |"): "data_resume",
