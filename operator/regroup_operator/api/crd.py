@@ -161,7 +161,7 @@ def transition_rule() -> Schema:
     or removed.
     """
     groups = (
-        _Group(
+        _ChangeRules(
             "",
             {
                 path: f"{_or(path, 'self', absent)} == {_or(path, 'oldSelf', absent)}"
@@ -169,32 +169,32 @@ def transition_rule() -> Schema:
             },
             "never changes: delete the job and create another",
         ),
-        _Group(
+        _ChangeRules(
             "self.spec.?resume.?policy.orValue('Latest') == 'Never'",
             {path: _unchanged(path) for path in FIXED_WHILE_RESUMING},
             "stays as it is while spec.resume.policy is not Never: the checkpoints depend on it",
         ),
-        _Group(
+        _ChangeRules(
             _WAS_SUSPENDED,
             {path: _unchanged(path) for path in FIXED_UNLESS_SUSPENDED},
             "only changes while the job is suspended (condition Suspended)",
         ),
-        _Group(
+        _ChangeRules(
             _WAS_SUSPENDED,
             {"trainer": "has(self.spec.trainer) == has(oldSelf.spec.trainer)"},
             "only comes or goes while the job is suspended",
         ),
-        _Group(_WAS_SUSPENDED, _GROWS, "only grows while the job is not suspended"),
+        _ChangeRules(_WAS_SUSPENDED, _GROWS, "only grows while the job is not suspended"),
     )
     return {
-        "rule": f"self.spec == oldSelf.spec || ({' && '.join(map(_Group.rule, groups))})",
-        "messageExpression": " + ".join(map(_Group.broken, groups)),
+        "rule": f"self.spec == oldSelf.spec || ({' && '.join(map(_ChangeRules.rule, groups))})",
+        "messageExpression": " + ".join(map(_ChangeRules.broken, groups)),
         "message": "a field of spec must not change, or not while the job runs",
     }
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ChangeRules:
     """Rules on changes of fields, one each. CEL expressions."""
 
     unless: str
