@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
@@ -152,6 +153,24 @@ async def running(
 Start = Callable[[], Awaitable[Running]]
 
 
+async def leader_at_rest(
+    running: Start, make: Callable[[FakeClusterApi], Awaitable[None]], pods: int
+) -> Running:
+    """A leader that has made so many pods for new jobs, and has no round."""
+    leader = await running()
+    await make(leader.api)
+    await until(f"{pods} pods", lambda: len(leader.pods()) == pods)
+    await leader.reads()
+    return leader
+
+
+async def ready_standby(running: Start) -> Running:
+    """Another replica, which has listed all that it watches."""
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    return standby
+
+
 # --- what rounds read -----------------------------------------------------------------------------
 
 OWNED = ("services", "networkpolicies", "poddisruptionbudgets")
@@ -199,10 +218,7 @@ async def test_a_start_and_a_steady_round_read_only_what_has_no_memory(running: 
 
 
 async def test_a_replacement_takes_one_list_of_the_pods_of_its_job(running: Start) -> None:
-    operator = await running()
-    await make_job(operator.api)
-    await until("four pods", lambda: len(operator.pods()) == 4)
-    await operator.reads()
+    operator = await leader_at_rest(running, make_job, pods=4)
     operator.begin()
     await change_pod(operator.api, "gpt-w0-1", "status", phase="Failed")
     await until("a replacement", lambda: "gpt-w0-2" in operator.pods())
@@ -300,8 +316,7 @@ async def test_a_standby_fills_its_memory_and_has_no_rounds(running: Start) -> N
     leader = await running()
     await make_job(leader.api)
     await until("four pods", lambda: len(leader.pods()) == 4)
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    standby = await ready_standby(running)
     await leader.reads()
     leader.begin()
     await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
@@ -313,12 +328,8 @@ async def test_a_standby_fills_its_memory_and_has_no_rounds(running: Start) -> N
 async def test_the_next_leader_lists_the_pods_of_each_job_and_makes_none_again(
     running: Start,
 ) -> None:
-    leader = await running()
-    await make_job(leader.api)
-    await until("four pods", lambda: len(leader.pods()) == 4)
-    await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    leader = await leader_at_rest(running, make_job, pods=4)
+    standby = await ready_standby(running)
     standby.begin()
     await leader.stop()
     (lease,) = standby.api.all("leases")
@@ -342,12 +353,8 @@ async def test_the_next_leader_of_many_jobs_lists_all_jobs_and_pods_once(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "FEW_JOBS", 2)
-    leader = await running()
-    await make_jobs(leader.api, 4)
-    await until("all pods", lambda: len(leader.pods()) == 16)
-    await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    leader = await leader_at_rest(running, functools.partial(make_jobs, count=4), pods=16)
+    standby = await ready_standby(running)
     standby.begin()
     await leader.stop()
     await until("rounds", lambda: standby.rounds >= 4)
@@ -369,8 +376,7 @@ async def test_the_next_leader_looks_first_at_jobs_that_have_pods(
     await make_job(leader.api)
     await until("all pods", lambda: len(leader.pods()) == 4)
     await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    standby = await ready_standby(running)
     begun: list[Key] = []
     take = standby.operator.queue.take
 
@@ -389,10 +395,7 @@ async def test_a_job_that_lacks_a_pod_goes_first_when_nobody_was_there_to_see_it
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "FEW_JOBS", 0)
-    former = await running()
-    await make_jobs(former.api, 4)
-    await until("all pods", lambda: len(former.pods()) == 16)
-    await former.reads()
+    former = await leader_at_rest(running, functools.partial(make_jobs, count=4), pods=16)
     await former.stop()
     for job in former.api.all("trainingjobs"):
         status = {**job["status"], "phase": "Running", "replicas": 3}
@@ -416,12 +419,8 @@ async def test_a_new_leader_replaces_what_was_lost_before_it_lists_all(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "FEW_JOBS", 0)
-    leader = await running()
-    await make_job(leader.api)
-    await until("four pods", lambda: len(leader.pods()) == 4)
-    await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    leader = await leader_at_rest(running, make_job, pods=4)
+    standby = await ready_standby(running)
     at_refresh: list[list[str]] = []
     refresh = JobPods.refresh
 
@@ -444,12 +443,8 @@ async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_pods(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(handlers, "FEW_JOBS", 0)
-    leader = await running()
-    await make_job(leader.api)
-    await until("four pods", lambda: len(leader.pods()) == 4)
-    await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    leader = await leader_at_rest(running, make_job, pods=4)
+    standby = await ready_standby(running)
     monkeypatch.setattr(JobPods, "refresh", never)
     monkeypatch.setattr(leader.operator, "_add", lambda *_, **__: None)
     await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
@@ -484,8 +479,7 @@ async def test_a_write_that_arrives_when_another_leads_is_harmless(
     await make_job(api)
     await until("four pods", lambda: len(leader.pods()) == 4)
     await leader.reads()
-    standby = await running()
-    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    standby = await ready_standby(running)
     api.held = {write}
     await change_pod(api, "gpt-w0-1", "status", phase="Failed")
     await until("a write", lambda: bool(api.late))
