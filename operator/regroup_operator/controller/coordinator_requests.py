@@ -93,15 +93,23 @@ class Requests:
         where nothing is new. Raises NoWatchError where there is no watch, NoAnswerError at its end
         and where no line comes `every` so many seconds, and CoordinatorError.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=every + LATE_SECONDS)
         url_every = f"{url}?every={every:.2f}"
-        async with self._answer("GET", url_every, token, timeout) as (answer, lift):
+        async with self._answer("GET", url_every, token, _READ) as (answer, lift):
             if answer.status == HTTPStatus.NOT_FOUND:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
             lift()
-            yield functools.partial(_next_line, answer, LineBuffer())
+            yield functools.partial(self._next_line, answer, LineBuffer(), every + LATE_SECONDS)
+
+    async def _next_line(
+        self, answer: aiohttp.ClientResponse, buffer: LineBuffer, seconds: float
+    ) -> bytes:
+        async with self._clock.timeout(seconds):
+            chunk = await answer.content.readany()
+        if not chunk:
+            raise NoAnswerError(f"{answer.url.with_query(None)}: the connection was closed")
+        return buffer.newest(chunk)
 
     @asynccontextmanager
     async def _answer(
@@ -157,13 +165,6 @@ class LineBuffer:
         if max(len(newest), len(self._rest)) >= WATCH_LINE_BYTES:
             raise CoordinatorError(f"a line of its watch above {WATCH_LINE_BYTES} bytes")
         return newest
-
-
-async def _next_line(answer: aiohttp.ClientResponse, buffer: LineBuffer) -> bytes:
-    chunk = await answer.content.readany()
-    if not chunk:
-        raise NoAnswerError(f"{answer.url.with_query(None)}: the connection was closed")
-    return buffer.newest(chunk)
 
 
 async def read_body(

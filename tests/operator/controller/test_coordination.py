@@ -448,6 +448,21 @@ async def test_answers_that_this_process_was_too_late_to_read_count_as_answers(
         assert max(times) < 1.0
 
 
+async def test_a_line_that_comes_after_this_process_stood_still_is_in_time(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.answers.clear()
+        stand_still(line_seconds(1) + LATE_SECONDS + 0.5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not view_of(line).failures
+        stub.answers.set()
+        stub.report(world_size=7)
+        await until("the line", lambda: "world_size=7" in repr(view_of(line).status))
+        assert stub.watches == 1
+
+
 async def test_a_process_that_is_late_in_each_round_has_an_answer_all_the_same(line: Line) -> None:
     with CoordinatorStub(make_coordinator_status()) as stub:
         line.coordinators.follow(KEY, target(stub))
