@@ -38,6 +38,8 @@ class Coordinators(StatusRoutes):
         """Coordinators' pods by address."""
         self._workers: dict[str, dict[str, Json]] = {}
         """Job -> UID -> pod, of those that have run, the oldest first."""
+        self._members: dict[str, tuple[MemberStatus, ...]] = {}
+        """By job. They are asked for many times between two changes."""
         self._revisions: dict[str, int] = {}
         self._lost: dict[str, float] = {}
 
@@ -48,14 +50,13 @@ class Coordinators(StatusRoutes):
             return
         if labels[ROLE] == "worker":
             self._workers.setdefault(labels[JOB], {}).setdefault(uid, pod)
+            self._members.pop(labels[JOB], None)
         else:
             self._at[pod["status"]["podIP"]] = pod
 
     def status(self, request: web.Request) -> CoordinatorStatus:
         """What the coordinator at the address says. Raises HTTPServiceUnavailable without one."""
-        name, workers = self._asked(request)["metadata"]["name"], self._workers_of(request)
-        by_index = {_index(pod): pod for pod in reversed(workers.values())}
-        members = sorted(map(_member, by_index.values()), key=attrgetter("index"))
+        name, members = self._asked(request)["metadata"]["name"], self._members_of(request)
         step, generation = int(time.time() / STEP_SECONDS), GenerationNumber(1, 1)
         progress = Progress(generation=generation, rank=0, step=step, time=time.time())
         return CoordinatorStatus(
@@ -68,7 +69,7 @@ class Coordinators(StatusRoutes):
             world_size=len(members),
             total_steps=10**9,
             progress=progress,
-            members=tuple(members),
+            members=members,
         )
 
     async def put_desired(self, request: web.Request) -> web.Response:
@@ -83,6 +84,7 @@ class Coordinators(StatusRoutes):
         for member in lost.members:
             self._workers_of(request).pop(member, None)
             self._lost.setdefault(member, time.monotonic())
+        self._members.pop(self._job_of(request), None)
         return web.json_response({})
 
     async def get_lost(self, _request: web.Request) -> web.Response:
@@ -97,7 +99,19 @@ class Coordinators(StatusRoutes):
 
     def _workers_of(self, request: web.Request) -> dict[str, Json]:
         """Of its job, by UID."""
-        return self._workers.setdefault(self._asked(request)["metadata"]["labels"][JOB], {})
+        return self._workers.setdefault(self._job_of(request), {})
+
+    def _members_of(self, request: web.Request) -> tuple[MemberStatus, ...]:
+        job = self._job_of(request)
+        if job not in self._members:
+            by_index = {_index(pod): pod for pod in reversed(self._workers_of(request).values())}
+            members = sorted(map(_member, by_index.values()), key=attrgetter("index"))
+            self._members[job] = tuple(members)
+        return self._members[job]
+
+    def _job_of(self, request: web.Request) -> str:
+        job: str = self._asked(request)["metadata"]["labels"][JOB]
+        return job
 
 
 def _index(pod: Json) -> int:

@@ -34,6 +34,7 @@ REPLICAS = ("operator-1", "operator-2")
 PHASE = "trainingjob_status_phase{"
 """Begins the series of each job for which the leader has planned since its start."""
 WAITING = 'workqueue_depth{name="trainingjob"}'
+LEADS = 'leader_election_master_status{name="regroup-operator"}'
 
 
 class Subject(ABC):
@@ -155,9 +156,11 @@ class Regroup(Subject):
         """Whether the leader has planned for so many jobs since its start, and none waits. In its
         first round of a job that trains it only begins to ask the coordinator.
         """
-        found = _series(self.leader() or REPLICAS[0])
-        planned = sum(value for name, value in found.items() if name.startswith(PHASE))
-        return planned >= jobs and found.get(WAITING) == 0
+        for found in map(_series, REPLICAS):  # once each: a scrape takes a leader's time
+            planned = sum(value for name, value in found.items() if name.startswith(PHASE))
+            if found.get(LEADS) == 1:
+                return planned >= jobs and found.get(WAITING) == 0
+        return False
 
     def reported(self) -> dict[str, float]:
         """When a coordinator got the report that a pod is lost, by UID, on the monotonic clock."""
@@ -359,7 +362,7 @@ def _is_ready(replica: str) -> bool:
 
 
 def _leads(replica: str) -> bool:
-    return _series(replica).get('leader_election_master_status{name="regroup-operator"}') == 1
+    return _series(replica).get(LEADS) == 1
 
 
 def _series(replica: str) -> dict[str, float]:

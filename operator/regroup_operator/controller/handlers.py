@@ -117,6 +117,10 @@ class Operator:
         self._leads = False
         self._lost: dict[Key, None] = {}
         """Jobs that have lost something while this replica stood by, the newest last."""
+        self._lacking: set[Key] = set()
+        """Jobs that had lost something when this replica began to lead, and that have had no plan
+        since. The first answers of their coordinators are as urgent.
+        """
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -129,7 +133,7 @@ class Operator:
         election = Election(lease, new_identity(), self._end)
         cluster = await opened(Cluster(login, election.seconds_left))
         session = await opened(open_session(election.seconds_left))
-        coordinators = Coordinators(session, self.queue.add, election.seconds_left)
+        coordinators = Coordinators(session, self._has_news, election.seconds_left)
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
@@ -174,21 +178,27 @@ class Operator:
         been lost meanwhile. A list of jobs may take minutes; those that have pods do not wait for
         it, and each of its pages brings others.
         """
-        lost = [*self._lost]
-        for key in lost:
-            self.queue.add(key, Urgency.LOST)
+        for key in self._lost:
+            self._begin_lacking(key)
         self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
-                    await self.queue.until_done(lost)
+                    await self.queue.until(lambda: not self._lacking)
             await self._refresh(memory)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
             await asyncio.sleep(0)  # there may be thousands
         for key, urgency in found.items():
-            self.queue.add(key, urgency)
+            if urgency is Urgency.LOST:
+                self._begin_lacking(key)
+            else:
+                self.queue.add(key, urgency)
+
+    def _begin_lacking(self, key: Key) -> None:
+        self._lacking.add(key)
+        self.queue.add(key, Urgency.LOST)
 
     async def _refresh(self, memory: JobMemory) -> None:
         """List jobs and then pods: no status may be ahead of the pods."""
@@ -233,6 +243,10 @@ class Operator:
 
         return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
+    def _has_news(self, key: Key) -> None:
+        """The coordinator of this job has news, or no answer."""
+        self.queue.add(key, Urgency.LOST if key in self._lacking else Urgency.CHANGED)
+
     def _pod_changed(self, change: Change[OwnedPod]) -> None:
         self._add(change.subject, Urgency.LOST if is_loss(change) else Urgency.CHANGED)
 
@@ -259,6 +273,8 @@ class Operator:
             started = time.monotonic()
             failed = await self._reconcile(reconciler, key)
             count_reconcile(time.monotonic() - started, failed=failed)
+            if failed or not reconciler.awaits_answer(key):
+                self._lacking.discard(key)
             self.queue.done(key, failed=failed, rest=rest_after(pods.count(key)))
 
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> bool:

@@ -281,6 +281,10 @@ class Reconciler:
         self._events.forget(key)
         self._first_sight.forget(key)
 
+    def awaits_answer(self, key: Key) -> bool:
+        """Whether rounds of this job wait for the first answer of its coordinator."""
+        return key in self._looked_at and key not in self._planned
+
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
         """Whether this operator has just started, and has had no answer from the coordinator of a
         job that has trained. What it could write before would be false: that nothing trains. The

@@ -236,11 +236,9 @@ class WorkQueue(Generic[Key]):
             patient, urgency = self._again.pop(key)
             self.add(key, urgency, patient=patient)
 
-    async def until_done(self, keys: Collection[Key]) -> None:
-        """Wait until none of these keys waits for its turn or is worked on. One that has failed
-        waits for another try only.
-        """
-        while any(key in self._added or key in self._working for key in keys):
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until this holds. It is asked whenever the work on a key has ended."""
+        while not holds():
             self._ended.clear()
             await self._ended.wait()
 

@@ -21,8 +21,9 @@ from regroup_operator.controller.handlers import (
     rest_after,
 )
 from regroup_operator.controller.reconcile import Reconciler
-from regroup_operator.controller.work_queue import WorkQueue
+from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.observe.observed import AnyJob, Observed
 from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.job_memory import make_memory
@@ -413,6 +414,43 @@ async def test_a_job_that_lacks_a_pod_goes_first_when_nobody_was_there_to_see_it
     await running()
     await until("rounds of all jobs", lambda: len(set(begun)) == 4)
     assert begun[0] == ("a", "gpt3")
+
+
+async def test_the_first_answer_for_a_job_that_lacks_a_pod_is_as_urgent_as_its_loss(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that has trained the first round only begins to ask the coordinator."""
+    former = await leader_at_rest(running, functools.partial(make_jobs, count=2), pods=8)
+    await former.stop()
+    for job in former.api.all("trainingjobs"):
+        trained = {"phase": "Running", "replicas": 3, "rendezvousGeneration": "1.1"}
+        await former.api.store("trainingjobs", {**job, "status": {**job["status"], **trained}})
+    for pod in former.api.all("pods"):
+        status = {**pod["status"], "phase": "Running", "podIP": "127.0.0.1"}
+        await former.api.store("pods", {**pod, "status": status})
+    await former.api.remove("pods", "a", "gpt1-w1-1")
+    asked: set[Key] = set()
+    news: dict[Key, Urgency] = {}
+    has_yet_to_ask, add = Reconciler._has_yet_to_ask, WorkQueue.add
+
+    def noted_question(reconciler: Reconciler, job: AnyJob, observed: Observed) -> bool:
+        asks = has_yet_to_ask(reconciler, job, observed)
+        asked.update({job.key} if asks else ())
+        return asks
+
+    def noted_news(
+        queue: WorkQueue[Key], key: Key, urgency: Urgency = Urgency.CHANGED, **options: Any
+    ) -> None:
+        if key in asked:
+            news.setdefault(key, urgency)
+        add(queue, key, urgency, **options)
+
+    monkeypatch.setattr(Reconciler, "_has_yet_to_ask", noted_question)
+    monkeypatch.setattr(WorkQueue, "add", noted_news)
+    leader = await running()
+    await until("news of both", lambda: len(news) == 2)
+    assert news == {("a", "gpt0"): Urgency.CHANGED, ("a", "gpt1"): Urgency.LOST}
+    await until("a replacement", lambda: "gpt1-w1-2" in leader.pods())
 
 
 async def test_a_new_leader_replaces_what_was_lost_before_it_lists_all(

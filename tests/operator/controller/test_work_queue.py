@@ -51,15 +51,16 @@ async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -
     queue.close()
 
 
-async def test_work_on_some_keys_is_waited_for_to_its_end_also_where_it_fails() -> None:
-    queue = make_queue()
+async def test_what_is_waited_for_is_looked_at_after_each_key() -> None:
+    queue, ended = make_queue(), list[str]()
     for key in "abc":
         queue.add(key)
-    waiting = asyncio.create_task(queue.until_done("ab"))
+    waiting = asyncio.create_task(queue.until(lambda: len(ended) == 2))
     for _ in "ab":
         key, _waited = await queue.take()
         await asyncio.sleep(0)
         assert not waiting.done()
+        ended.append(key)
         queue.done(key, failed=key == "a")
     async with asyncio.timeout(5):
         await waiting
