@@ -11,7 +11,6 @@ status, as it does where a definition does not say otherwise.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -58,15 +57,20 @@ def measure(case: str, subject: str) -> Values:
     with ApiServer() as server:
         client = Client(server.url, server.endpoint.authority)
         pid = server.pid("kube-apiserver")
-        return asyncio.run(_measure(client, pid, int(case), SUBJECTS[subject]))
+        return asyncio.run(_measure(client, pid, int(case), definition(subject)))
 
 
-async def _measure(client: Client, pid: int, writes: int, change: Callable[[Json], None]) -> Values:
-    definitions = copy.deepcopy(documents(ROOT / "manifests/crd.yaml"))
-    change(definitions[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+def definition(subject: str) -> Json:
+    """The CustomResourceDefinition that it has."""
+    (found,) = documents(ROOT / "manifests/crd.yaml")
+    SUBJECTS[subject](found["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    return found
+
+
+async def _measure(client: Client, pid: int, writes: int, defined: Json) -> Values:
     job = yaml.safe_load((ROOT / "manifests/samples/smallest.yaml").read_text())
     async with client:
-        await apply_definitions(client, definitions)
+        await apply_definitions(client, [defined])
         made = await client.request("POST", PATH, job)
         where = f"{PATH}/{made['metadata']['name']}/status"
         for number in range(-20, 0):  # until all of it is loaded

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.text import Text
 
 from demo.checks import LOSS_DIFFERENCE
@@ -31,10 +32,10 @@ from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
 
 ROOT = Path(__file__).resolve().parent.parent
-JOB = SAMPLE.relative_to(ROOT)
 FOLDER = Path("build/try")
 SUMMARY = "summary.json"
-"""File in the folder of the trial."""
+SHORTENED = "job.yaml"
+"""Files in the folder of the trial."""
 KILLED_WORKER = 0
 
 
@@ -42,11 +43,13 @@ KILLED_WORKER = 0
 class Plan:
     """The job of the trial and the steps at which processes are killed."""
 
-    job: Path = JOB
+    job: Path = SAMPLE
     folder: Path = FOLDER
     """The folder below which the trial writes all its files."""
-    coordinator_step: int = 150
-    worker_step: int = 250
+    steps: int = 300
+    """Instead of those of the job."""
+    coordinator_step: int = 90
+    worker_step: int = 150
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
     not complete.
     """
     empty(plan.folder)
+    shorten(plan)
     screen.title("Reference: three workers train a small GPT without failures")
     undisturbed = train(plan, "undisturbed", ())
     if undisturbed.failures:
@@ -134,6 +138,13 @@ def empty(folder: Path) -> None:
         ) from error
 
 
+def shorten(plan: Plan) -> None:
+    """Write the job with the steps of the plan to the trial's folder."""
+    job = yaml.safe_load(plan.job.read_text())
+    job["spec"]["trainer"]["training"]["steps"] = plan.steps
+    (plan.folder / SHORTENED).write_text(yaml.safe_dump(job, sort_keys=False))
+
+
 def require_same_data(undisturbed: Run, disturbed: Run) -> None:
     """Raises StoryError where the losses of the runs cannot be compared."""
     if disturbed.data != undisturbed.data:
@@ -147,7 +158,7 @@ def train(plan: Plan, name: str, kills: tuple[str, ...]) -> Run:
     """Train the job in its own folder. Raises StoryError when it does not complete."""
     folder, summary = plan.folder / name, plan.folder / f"{name}.json"
     options = [
-        ["run", str(plan.job)],
+        ["run", str(plan.folder / SHORTENED)],
         ["--directory", str(folder), "--summary", str(summary)],
         [option for kill in kills for option in ("--kill", kill)],
     ]

@@ -40,14 +40,13 @@ RECOVERY: dict[str, Any] = {
     "lost_steps": 0,
     "message": "worker 0 is lost",
 }
-PLAN = Plan(coordinator_step=1, worker_step=3)
+PLAN = Plan(steps=4, coordinator_step=1, worker_step=3)
 
 
-def small_job(folder: Path, steps: int) -> Path:
+def small_job(folder: Path) -> Path:
     """The job of the trial with the smallest model."""
     job = folder / "job.yaml"
-    text = SAMPLE.read_text().replace("preset: 1m", "preset: tiny")
-    job.write_text(text.replace("steps: 500", f"steps: {steps}"))
+    job.write_text(SAMPLE.read_text().replace("preset: 1m", "preset: tiny"))
     return job
 
 
@@ -115,7 +114,7 @@ def test_a_folder_that_cannot_be_emptied_is_named_with_what_to_do(
 def test_killed_processes_do_not_change_the_losses_and_leave_nothing_outside_the_folder(
     tmp_path: Path, temporary: Path
 ) -> None:
-    plan = Plan(small_job(tmp_path, 400), tmp_path / "try", coordinator_step=40, worker_step=100)
+    plan = Plan(small_job(tmp_path), tmp_path / "try", 400, coordinator_step=40, worker_step=100)
     runs = play(plan, Screen())
     found = findings(*runs, plan)
     assert [finding.sentence for finding in found if not finding.holds] == []
@@ -129,11 +128,11 @@ def test_killed_processes_do_not_change_the_losses_and_leave_nothing_outside_the
 def test_an_interrupted_trial_saves_ends_and_leaves_nothing_outside_the_folder(
     tmp_path: Path, temporary: Path
 ) -> None:
-    job, folder = small_job(tmp_path, 10**6), tmp_path / "try"
+    job, folder = small_job(tmp_path), tmp_path / "try"
     program = (
         "import signal, sys; from pathlib import Path; from demo.trial import Plan, main; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a job in the background
-        "sys.exit(main(Plan(Path(sys.argv[1]), Path(sys.argv[2]))))"
+        "sys.exit(main(Plan(Path(sys.argv[1]), Path(sys.argv[2]), steps=10**6)))"
     )
     trial = subprocess.Popen(
         [sys.executable, "-c", program, str(job), str(folder)],

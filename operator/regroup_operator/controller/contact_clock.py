@@ -11,6 +11,7 @@ could end before a loop that is late has read any answer, each time anew.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,9 @@ from contextlib import asynccontextmanager
 TICK_SECONDS = 0.1
 LONGEST_TICK_SECONDS = 0.2
 """What is above counts as lateness: the clock stands."""
+
+SetLimit = Callable[[float | None], None]
+"""Has a time-out end in so many seconds instead; None: it has no end."""
 
 
 class ContactClock:
@@ -28,6 +32,10 @@ class ContactClock:
         self._ticked = self._started = clock()
         self._counted = 0.0
         self._ends: dict[asyncio.Timeout, float] = {}
+        self._next_end = math.inf
+        """None of them is sooner. Each line of a watch puts an end off: nearly no tick looks at
+        all.
+        """
 
     def now(self) -> float:
         """Seconds in which this process could receive, from the time of its start on."""
@@ -38,25 +46,28 @@ class ContactClock:
         """The event loop has come round."""
         self._counted = self.now() - self._started
         self._ticked = self._clock()
-        now = self.now()
+        if (now := self.now()) < self._next_end:
+            return
         for timeout in [timeout for timeout, end in self._ends.items() if end <= now]:
             del self._ends[timeout]
             timeout.reschedule(asyncio.get_running_loop().time())
+        self._next_end = min(self._ends.values(), default=math.inf)
 
     @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[Callable[[], None]]:
-        """As asyncio.timeout, by this clock, which must tick meanwhile. Yields a function that
-        lifts it.
-        """
+    async def timeout(self, seconds: float) -> AsyncIterator[SetLimit]:
+        """As asyncio.timeout, by this clock, which must tick meanwhile."""
         async with asyncio.timeout(None) as timeout:
-            self._ends[timeout] = self.now() + seconds
 
-            def lift() -> None:
+            def set_limit(seconds: float | None) -> None:
                 if self._ends.pop(timeout, None) is None and not timeout.expired():
                     timeout.reschedule(None)
+                if seconds is not None:
+                    self._ends[timeout] = self.now() + seconds
+                    self._next_end = min(self._next_end, self._ends[timeout])
 
+            set_limit(seconds)
             try:
-                yield lift
+                yield set_limit
             finally:
                 self._ends.pop(timeout, None)
 

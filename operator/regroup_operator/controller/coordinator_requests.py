@@ -5,14 +5,13 @@ bounds for the time and the size of an answer.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
 import aiohttp
 
-from regroup_operator.controller.contact_clock import ContactClock
+from regroup_operator.controller.contact_clock import ContactClock, SetLimit
 from regroup_operator.controller.metered_answers import MeteredConnector, TooCostlyError
 from regroup_operator.errors import (
     CoordinatorError,
@@ -79,7 +78,7 @@ class Requests:
     ) -> bytearray:
         """The body of the answer. Raises CoordinatorError."""
         timeout = _READ if method == "GET" else _WRITE
-        async with self._answer(method, url, token, timeout, body) as (answer, _lift):
+        async with self._answer(method, url, token, timeout, body) as (answer, _set_limit):
             content = await (read or read_body)(answer)
         if answer.status >= 300:
             raise _refused(method, url, answer.status, content)
@@ -94,22 +93,22 @@ class Requests:
         and where no line comes `every` so many seconds, and CoordinatorError.
         """
         url_every = f"{url}?every={every:.2f}"
-        async with self._answer("GET", url_every, token, _READ) as (answer, lift):
+        async with self._answer("GET", url_every, token, _READ) as (answer, set_limit):
             if answer.status == HTTPStatus.NOT_FOUND:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
-            lift()
-            yield functools.partial(self._next_line, answer, LineBuffer(), every + LATE_SECONDS)
+            buffer = LineBuffer()
 
-    async def _next_line(
-        self, answer: aiohttp.ClientResponse, buffer: LineBuffer, seconds: float
-    ) -> bytes:
-        async with self._clock.timeout(seconds):
-            chunk = await answer.content.readany()
-        if not chunk:
-            raise NoAnswerError(f"{answer.url.with_query(None)}: the connection was closed")
-        return buffer.newest(chunk)
+            async def next_line() -> bytes:
+                set_limit(every + LATE_SECONDS)
+                chunk = await answer.content.readany()
+                set_limit(None)
+                if not chunk:
+                    raise NoAnswerError(f"{url}: the connection was closed")
+                return buffer.newest(chunk)
+
+            yield next_line
 
     @asynccontextmanager
     async def _answer(
@@ -119,8 +118,8 @@ class Requests:
         token: str,
         timeout: aiohttp.ClientTimeout,
         body: str | None = None,
-    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Callable[[], None]]]:
-        """An answer, and a function that lifts the limit of its time. An error of the connection is
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, SetLimit]]:
+        """An answer, and what sets the limit of its time anew. An error of the connection is
         a NoAnswerError, then and later.
 
         The limit is one of the whole: interim answers (1xx) begin none, and each of them would
@@ -129,7 +128,7 @@ class Requests:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             async with (
-                self._clock.timeout(BEGIN_SECONDS) as lift,
+                self._clock.timeout(BEGIN_SECONDS) as set_limit,
                 self._session.request(
                     method,
                     url,
@@ -139,7 +138,7 @@ class Requests:
                     **guarded(method, self._guard, timeout),
                 ) as answer,
             ):
-                yield answer, lift
+                yield answer, set_limit
         except TooCostlyError as error:
             where = url.partition("?")[0]
             raise CostlyAnswerError(f"{where}: {error}") from error

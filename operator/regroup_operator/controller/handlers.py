@@ -118,8 +118,8 @@ class Operator:
         self._lost: dict[Key, None] = {}
         """Jobs that have lost something while this replica stood by, the newest last."""
         self._lacking: set[Key] = set()
-        """Jobs that had lost something when this replica began to lead, and that have had no plan
-        since. The first answers of their coordinators are as urgent.
+        """Jobs that have lost something, and have had no plan since. A first answer of the
+        coordinator of such a job is as urgent.
         """
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,15 +145,15 @@ class Operator:
             watches.append(self._node_watch(cluster.connection, states, nodes))
         leading = asyncio.create_task(self._lead(election, reconciler, memory, watches))
         leading.add_done_callback(self._ended)
-        self._tasks = [leading, *(asyncio.create_task(watch.run()) for watch in watches)]
+        self._tasks = [leading]
         health = await serve_health(
             self._settings.health_port,
             lambda: len(self.queue),
             lambda: self._is_filled and election.has_read.is_set(),
         )
         self._closing.push_async_callback(health.cleanup)
-        self._closing.push_async_callback(election.release)
         self._closing.callback(coordinators.close)
+        self._closing.push_async_callback(election.release)  # first: another replica waits for it
 
     async def _lead(
         self,
@@ -163,42 +163,41 @@ class Operator:
         watches: list[ListWatch[Any]],
     ) -> None:
         """Stand by, then lead until the process ends."""
+        await election.look()
+        self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
         await election.win()
+        is_current = election.nobody_led and all(watch.listed.is_set() for watch in watches)
+        if is_current:
+            memory.pods.trust()
         self._leads = True
         work = functools.partial(self._work, reconciler, memory.pods)
         self._tasks += [asyncio.create_task(work()) for _ in range(WORKERS)]
-        self._tasks.append(asyncio.create_task(self._begin_rounds(memory)))
+        self._tasks.append(asyncio.create_task(self._begin_rounds(memory, is_current=is_current)))
         await election.hold()
 
-    async def _begin_rounds(self, memory: JobMemory) -> None:
+    async def _begin_rounds(self, memory: JobMemory, *, is_current: bool) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
-        memory has what the former leader has made. Those that lack pods which their status counts
-        go first, then those that have pods, before those that wait or have ended: a node may have
-        been lost meanwhile. A list of jobs may take minutes; those that have pods do not wait for
-        it, and each of its pages brings others.
+        memory has what the former leader has made, which it has where it `is_current`. Those that
+        lack pods which their status counts go first, then those that have pods, before those that
+        wait or have ended: a node may have been lost meanwhile. A list of jobs may take minutes;
+        those that have pods do not wait for it, and each of its pages brings others.
         """
         for key in self._lost:
-            self._begin_lacking(key)
+            self._add(key, Urgency.LOST)
         self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
                     await self.queue.until(lambda: not self._lacking)
-            await self._refresh(memory)
+            if not is_current:
+                await self._refresh(memory)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
             await asyncio.sleep(0)  # there may be thousands
         for key, urgency in found.items():
-            if urgency is Urgency.LOST:
-                self._begin_lacking(key)
-            else:
-                self.queue.add(key, urgency)
-
-    def _begin_lacking(self, key: Key) -> None:
-        self._lacking.add(key)
-        self.queue.add(key, Urgency.LOST)
+            self._add(key, urgency)
 
     async def _refresh(self, memory: JobMemory) -> None:
         """List jobs and then pods: no status may be ahead of the pods."""
@@ -225,7 +224,7 @@ class Operator:
         self._is_filled = True
 
     async def stop(self) -> None:
-        """End the workers, follow no coordinator any more, let another replica lead, and close the
+        """End the workers, let another replica lead, follow no coordinator any more, and close the
         clients. The jobs train on.
         """
         for task in self._tasks:
@@ -259,6 +258,8 @@ class Operator:
     def _add(self, key: Key, urgency: Urgency, *, patient: bool = False) -> None:
         """A standby keeps few keys: those of jobs that are gone would gather."""
         if self._leads:
+            if urgency is Urgency.LOST:
+                self._lacking.add(key)
             self.queue.add(key, urgency, patient=patient)
         elif urgency is Urgency.LOST:
             self._lost.pop(key, None)

@@ -83,8 +83,8 @@ async def test_a_time_out_that_is_lifted_or_left_does_not_end(time: Time) -> Non
     clock = ContactClock(time)
     async with clock.timeout(1.0):
         pass
-    async with clock.timeout(1.0) as lift:
-        lift()
+    async with clock.timeout(1.0) as set_limit:
+        set_limit(None)
         for _ in range(20):
             time.seconds += TICK_SECONDS
             clock.tick()
@@ -93,10 +93,45 @@ async def test_a_time_out_that_is_lifted_or_left_does_not_end(time: Time) -> Non
 
 async def test_a_time_out_that_is_lifted_just_after_its_end_does_not_end(time: Time) -> None:
     clock = ContactClock(time)
-    async with clock.timeout(1.0) as lift:
+    async with clock.timeout(1.0) as set_limit:
         for _ in range(20):
             time.seconds += TICK_SECONDS
             clock.tick()
-        lift()
+        set_limit(None)
         for _ in range(3):
             await asyncio.sleep(0)
+
+
+async def test_a_time_out_that_is_put_off_ends_in_its_new_time(time: Time) -> None:
+    clock, ticks = ContactClock(time), 0
+    with contextlib.suppress(TimeoutError):
+        async with clock.timeout(1.0) as set_limit:
+            for ticks in range(1, 30):
+                if ticks <= 10:
+                    set_limit(1.0)
+                time.seconds += TICK_SECONDS
+                clock.tick()
+                await asyncio.sleep(0)
+    assert ticks in (19, 20)
+
+
+async def test_each_of_many_time_outs_ends_in_its_own_time(time: Time) -> None:
+    clock, ended = ContactClock(time), list[float]()
+
+    async def wait(seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with clock.timeout(seconds):
+                await asyncio.Event().wait()
+        ended.append(seconds)
+
+    async with asyncio.TaskGroup() as group:
+        for seconds in (3.0, 1.0, 2.0):
+            group.create_task(wait(seconds))
+        for number in range(40):
+            await asyncio.sleep(0)
+            time.seconds += TICK_SECONDS
+            clock.tick()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(ended) in (number // 10, (number + 1) // 10)
+    assert ended == [1.0, 2.0, 3.0]

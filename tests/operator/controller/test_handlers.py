@@ -343,6 +343,17 @@ async def test_the_next_leader_lists_the_pods_of_each_job_and_makes_none_again(
     assert lease["spec"]["leaseTransitions"] == 1
 
 
+async def test_a_leader_counts_on_its_first_lists_where_nobody_led_since(running: Start) -> None:
+    """The former one gave the Lease back before this process began."""
+    former = await leader_at_rest(running, make_job, pods=4)
+    await former.stop()
+    former.begin()
+    again = await running()
+    await until("a round", lambda: again.rounds > 0)
+    assert (await again.reads())["list pods"] == 1
+    assert len(again.pods()) == 4
+
+
 async def make_jobs(api: FakeClusterApi, count: int) -> None:
     """Jobs that are called gpt0, gpt1 and so on."""
     for number in range(count):
