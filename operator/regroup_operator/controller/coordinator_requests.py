@@ -98,12 +98,14 @@ class Requests:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
-            buffer = LineBuffer()
+            buffer, due = LineBuffer(), self._clock.now() + every
 
             async def next_line() -> bytes:
-                set_limit(every + LATE_SECONDS)
+                nonlocal due
+                set_limit(max(0.0, due - self._clock.now()) + LATE_SECONDS)
                 chunk = await answer.content.readany()
-                set_limit(None)
+                set_limit(None)  # whoever reads may pause before the next line
+                due = self._clock.now() + every
                 if not chunk:
                     raise NoAnswerError(f"{url}: the connection was closed")
                 return buffer.newest(chunk)

@@ -186,6 +186,21 @@ async def test_a_coordinator_that_stands_still_is_unresponsive_as_soon_as_its_wa
             stub.answers.set()
 
 
+async def test_a_pause_before_the_next_line_does_not_delay_that_a_watch_is_unresponsive(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "answer_pause", lambda *_: 0.9)
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.answers.clear()
+        try:
+            await line.until(2)
+            assert view_of(line).unanswered_seconds < line_seconds(1) + LATE_SECONDS + 0.4
+        finally:
+            stub.answers.set()
+
+
 @pytest.mark.parametrize("followed", [1, 40, 80, 400, 1000, 5000])
 def test_an_unresponsive_watch_is_noticed_no_later_than_a_poll_without_an_answer(
     followed: int,
