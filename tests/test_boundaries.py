@@ -271,7 +271,10 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_bounded_json.py": ("no_depth_ends_it",),
     },
     "nodes that pods name": {
-        "test_node_watch.py": ("nodes_that_were_invented_cost_few_requests_and_hide_no_real_one",),
+        "test_node_watch.py": (
+            "nodes_that_were_invented_cost_few_requests_and_hide_no_real_one",
+            "of_thousands_of_failed_nodes_each_is_read_in_its_turn_and_few_at_a_time",
+        ),
         "test_planner.py": (
             "failures_on_nodes_that_were_invented_are_not_remembered",
             "a_pod_that_only_a_finalizer_keeps_is_not_forced_over_and_over",
@@ -285,6 +288,13 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_list_watch_apiserver.py": (
             "a_large_object_that_is_changed_in_a_loop_costs_no_other_watch_or_list",
         ),
+    },
+    "memory for jobs": {
+        "test_parsed_jobs.py": (
+            "what_was_asked_for_last_stays_where_many_are_too_large_together",
+            "one_above_the_bound_is_not_remembered",
+        ),
+        "test_operator_metrics.py": ("the_series_of_a_job_keep_no_spec",),
     },
     "memory for pods": {
         "test_object_cache.py": (

@@ -31,6 +31,8 @@ LATE_SECONDS = 2.1
 """How late a line of a watch may come. With the second between two lines this is a little more than
 UNANSWERED_SECONDS: a coordinator is unresponsive as soon as its watch is.
 """
+TICKS_SECONDS = 0.5
+"""For a line at least: some rounds of the event loop."""
 BEGIN_SECONDS = WAIT_SECONDS + TIMEOUT_SECONDS
 """Until an answer is there; of a watch, its status and its headers."""
 LARGE_BYTES = 256 * 1024
@@ -98,14 +100,15 @@ class Requests:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
-            buffer, due = LineBuffer(), self._clock.now() + every
+            buffer, end = LineBuffer(), self._clock.now() + every + LATE_SECONDS
 
             async def next_line() -> bytes:
-                nonlocal due
-                set_limit(max(0.0, due - self._clock.now()) + LATE_SECONDS)
+                nonlocal end
+                # What has come during a pause is there at once.
+                set_limit(max(end - self._clock.now(), TICKS_SECONDS))
                 chunk = await answer.content.readany()
                 set_limit(None)  # whoever reads may pause before the next line
-                due = self._clock.now() + every
+                end = self._clock.now() + every + LATE_SECONDS
                 if not chunk:
                     raise NoAnswerError(f"{url}: the connection was closed")
                 return buffer.newest(chunk)

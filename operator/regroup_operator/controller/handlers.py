@@ -40,7 +40,7 @@ from regroup_operator.controller.operator_metrics import (
     show_depth,
 )
 from regroup_operator.controller.operator_traces import OperatorTraces
-from regroup_operator.controller.reconcile import Reconciler
+from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
@@ -118,8 +118,8 @@ class Operator:
         self._lost: dict[Key, None] = {}
         """Jobs that have lost something while this replica stood by, the newest last."""
         self._lacking: set[Key] = set()
-        """Jobs that have lost something, and have had no plan since. A first answer of the
-        coordinator of such a job is as urgent.
+        """Jobs that have lost something, and have had no whole round since. A first answer of the
+        coordinator of such a job is as urgent, and so is another try.
         """
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,7 +167,7 @@ class Operator:
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
         await election.win()
-        is_current = election.nobody_led and all(watch.listed.is_set() for watch in watches)
+        is_current = election.nobody_led and all(watch.has_listed_all for watch in watches)
         if is_current:
             memory.pods.trust()
         self._leads = True
@@ -186,12 +186,11 @@ class Operator:
         for key in self._lost:
             self._add(key, Urgency.LOST)
         self._lost.clear()
-        if len(memory.jobs.all_keys()) > FEW_JOBS:
+        if len(memory.jobs.all_keys()) > FEW_JOBS and not is_current:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
                     await self.queue.until(lambda: not self._lacking)
-            if not is_current:
-                await self._refresh(memory)
+            await self._refresh(memory)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
@@ -272,25 +271,26 @@ class Operator:
             key, waited = await self.queue.take()
             count_taken(waited)
             started = time.monotonic()
-            failed = await self._reconcile(reconciler, key)
+            failed, again = await self._reconcile(reconciler, key)
             count_reconcile(time.monotonic() - started, failed=failed)
-            if failed or not reconciler.awaits_answer(key):
+            goes_on = again is not None and again <= CONFLICT_SECONDS
+            if not (failed or goes_on or reconciler.awaits_answer(key)):
                 self._lacking.discard(key)
-            self.queue.done(key, failed=failed, rest=rest_after(pods.count(key)))
+            urgency = Urgency.LOST if key in self._lacking else Urgency.ROUTINE
+            if again is not None:
+                self.queue.add_after(key, max(0.0, again), urgency)
+            rest = rest_after(pods.count(key))
+            self.queue.done(key, failed=failed, rest=rest, urgency=urgency)
 
-    async def _reconcile(self, reconciler: Reconciler, key: Key) -> bool:
-        """Reconcile once. Returns whether it failed."""
+    async def _reconcile(self, reconciler: Reconciler, key: Key) -> tuple[bool, float | None]:
+        """Reconcile once. Returns whether it failed, and the seconds until the next round."""
         try:
-            again = await reconciler.reconcile(key)
+            return False, await reconciler.reconcile(key)
         except OperatorError as error:
             log.warning("%s/%s: %s", *key, error)
-            return True
         except Exception:
             log.exception("%s/%s: reconcile failed", *key)
-            return True
-        if again is not None:
-            self.queue.add_after(key, max(0.0, again))
-        return False
+        return True, None
 
 
 def first_urgency(job: Object | None, pods: Sequence[Pod]) -> Urgency:

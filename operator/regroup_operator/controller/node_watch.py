@@ -10,6 +10,7 @@ unchanged for long enough, so that the clocks of nodes do not matter.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ MOST_UNKNOWN = 16
 """Nodes that memory lacks, and that are asked for at a look. Whoever may create pods may name nodes
 that never were.
 """
+NODES_A_LOOK = 256
+"""Are read, of those that a job has to know about; the others in its next looks. In an outage all
+nodes of a job with thousands of workers may be not Ready.
+"""
+NODES_AT_ONCE = 8
+"""Are read for all jobs together: requests of other rounds have room beside them."""
 _NODE_BYTES = 512
 
 
@@ -66,6 +73,7 @@ class NodeWatch:
         """Nodes that the watch reported not Ready or deleted, and since when."""
         self._gone: set[str] = set()
         """Those of them that do not exist. They are kept while a job has pods on them."""
+        self._places = asyncio.Semaphore(NODES_AT_ONCE)
         self._jobs: dict[Key, set[str]] = {}
         """Job -> the nodes that its pods are on."""
 
@@ -127,7 +135,7 @@ class NodeWatch:
     ) -> dict[str, Node]:
         """These nodes, for a job, its suspects, and those of its nodes that the watch reported as
         not Ready. Empty when the operator may not read nodes. Of those that memory lacks, the first
-        MOST_UNKNOWN.
+        MOST_UNKNOWN; of all, the NODES_A_LOOK that were not read for the longest time.
 
         A new suspicion needs new evidence: observations from before it do not show whether the node
         has recovered.
@@ -145,8 +153,13 @@ class NodeWatch:
             for name in wanted
             if name in former and (former[name].suspected or name not in suspects)
         }
-        found = await asyncio.gather(*(self._look_at(key, n, n in suspects) for n in wanted))
-        return dict(zip(wanted, found, strict=True))
+        turn = sorted(wanted, key=lambda name: self._read_at(key, name))[:NODES_A_LOOK]
+        found = await asyncio.gather(*(self._look_at(key, n, n in suspects) for n in turn))
+        return dict(zip(turn, found, strict=True))
+
+    def _read_at(self, key: Key, name: str) -> float:
+        trace = self._traces[key].get(name)
+        return trace.read_at if trace else -math.inf
 
     async def _state(self, name: str) -> NodeState | None:
         seen = self._states.get(("", name)) if self._states else None
@@ -156,8 +169,9 @@ class NodeWatch:
         return read_node(document) if document else None
 
     async def _look_at(self, key: Key, name: str, suspected: bool) -> Node:
-        state = await self._state(name)
-        lease = await self._cluster.node_lease(name) if state else None
+        async with self._places:
+            state = await self._state(name)
+            lease = await self._cluster.node_lease(name) if state else None
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
         trace = self._traces[key].setdefault(name, _Trace(renewal, now, now, suspected))

@@ -105,7 +105,8 @@ class JobSeries(Collector):
     """The series of all jobs, from their last written statuses."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, tuple[AnyJob, TrainingJobStatus, Waiting | None]] = {}
+        self._jobs: dict[Key, tuple[dict[str, int], TrainingJobStatus, Waiting | None]] = {}
+        """Workers by state, status, and why it waits; no spec, which may be large."""
         self._observed_recoveries: dict[Key, set[str]] = {}
         self._recovery_labels: dict[Key, set[tuple[str, ...]]] = {}
         """Of the series that each job has."""
@@ -126,7 +127,7 @@ class JobSeries(Collector):
             self._recovery_labels.setdefault(job.key, set()).add(labels)
             recovery_seconds.labels(*labels).observe(recovery.down_seconds or 0.0)
         self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
-        self._jobs[job.key] = (job, status, waiting)
+        self._jobs[job.key] = (_workers(job, status), status, waiting)
         self._failed.discard(job.key)
 
     def fail(self, key: Key) -> None:
@@ -169,14 +170,14 @@ class JobSeries(Collector):
         )
         # In a thread of its own, while jobs come and go. Nothing else runs while copy() does.
         jobs, failed = self._jobs.copy(), self._failed.copy()
-        for key, (job, status, waiting) in jobs.items():
+        for key, (counts, status, waiting) in jobs.items():
             if waiting is not None and key not in failed:
                 wait.add_metric([*key, waiting.reason], 1.0)
             if (condition := status.condition("Degraded")) and condition.status == "True":
                 degraded.add_metric([*key, condition.reason], 1.0)
             for name in get_args(Phase):
                 phase.add_metric([*key, name], float(status.phase == name))
-            for state, count in _workers(job, status).items():
+            for state, count in counts.items():
                 workers.add_metric([*key, state], count)
             for cause in get_args(Cause):
                 restarts.add_metric([*key, cause], getattr(status.restarts, cause))

@@ -59,6 +59,7 @@ from regroup_operator.errors import (
 )
 from regroup_operator.informer.first_sight import FirstSight
 from regroup_operator.informer.job_pods import own_pods
+from regroup_operator.informer.parsed_jobs import ParsedJobs
 from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
@@ -148,6 +149,8 @@ class Reconciler:
         """What the message of each job says beside its progress, as this process wrote it."""
         self._looked_at: set[Key] = set()
         """Jobs that this process has begun a round for."""
+        self._asking: set[Key] = set()
+        """Those whose last round waits for the first answer of their coordinator."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
         self._up_to_date: set[Key] = set()
@@ -155,8 +158,7 @@ class Reconciler:
         self._events = EventWriter(cluster)
         self._problems: dict[Key, tuple[tuple[str, int, str], str]] = {}
         """UID, generation and Python of a job, and what is wrong with the pods that follow."""
-        self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
-        """Each job as it was read last: the series of jobs hold the same values."""
+        self._jobs = ParsedJobs()
         self._unmade_terms: dict[Key, int] = {}
         """Terms that this process has written and whose pod was refused. Nobody else uses them."""
         self._claims = RecentAnswers(cluster.claim)
@@ -167,6 +169,7 @@ class Reconciler:
         ClusterError. An unexpected error is shown in the status, and raised.
         """
         round_subject.set(Subject(*key))
+        self._asking.discard(key)
         try:
             document = await self._memory.jobs.get(key)
         except UnreadableError as error:
@@ -275,7 +278,7 @@ class Reconciler:
         self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
-        self._jobs.pop(key, None)
+        self._jobs.forget(key)
         self._unmade_terms.pop(key, None)
         self._memory.taken_pods.forget(key)
         self._events.forget(key)
@@ -283,7 +286,7 @@ class Reconciler:
 
     def awaits_answer(self, key: Key) -> bool:
         """Whether rounds of this job wait for the first answer of its coordinator."""
-        return key in self._looked_at and key not in self._planned
+        return key in self._asking
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
         """Whether this operator has just started, and has had no answer from the coordinator of a
@@ -296,6 +299,7 @@ class Reconciler:
         target = self._executor.target(job, observed.pods) if has_trained else None
         if target is not None and not self._coordinators.has_asked(job.key):
             self._follow_target(job, observed, target)
+            self._asking.add(job.key)
             return True
         self._planned.add(job.key)
         return False
@@ -305,10 +309,10 @@ class Reconciler:
         of a round in which nothing has changed.
         """
         identity = read_identity(document)
-        known, job = self._jobs.get(key, (None, None))
-        if job is None or known != identity:
+        job = self._jobs.get(key, identity)
+        if job is None:
             job = self._checked(read_job(document, _now(), self._settings.max_workers))
-            self._jobs[key] = identity, job
+            self._jobs.note(identity, job, document)
         return job
 
     def _checked(self, job: AnyJob) -> AnyJob:

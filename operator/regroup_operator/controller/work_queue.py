@@ -145,8 +145,8 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._resting: dict[Key, float] = {}
         """Until when, by the loop's clock; in the order in which the rests began."""
-        self._after_rest: dict[Key, Urgency] = {}
-        """How urgently keys that rest were added meanwhile."""
+        self._later: dict[Key, Urgency] = {}
+        """How urgent keys are when their timers end, where that is more than routine."""
 
     def __len__(self) -> int:
         return len(self._added)
@@ -162,11 +162,10 @@ class WorkQueue(Generic[Key]):
         elif patient and key in self._failures:
             return
         elif urgency is not Urgency.LOST and (left := self._rest_left(key)) > 0:
-            self._after_rest[key] = min(urgency, self._after_rest.get(key, urgency))
-            self.add_after(key, left)
+            self.add_after(key, left, urgency)
         else:
             self._cancel_timer(key)
-            self._after_rest.pop(key, None)
+            self._later.pop(key, None)
             self._queue(key, urgency)
 
     def _rest_left(self, key: Key) -> float:
@@ -184,10 +183,12 @@ class WorkQueue(Generic[Key]):
         self._turns[urgency].append(key, since, is_new=urgency is Urgency.NEW)
         self._changed.set()
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: Key, seconds: float, urgency: Urgency = Urgency.ROUTINE) -> None:
         """Have `key` reconciled in so many seconds, unless it is sooner for another reason. This
-        may end its rest.
+        may end its rest. The greatest urgency counts that it was added with until then.
         """
+        if urgency is not Urgency.ROUTINE:
+            self._later[key] = min(urgency, self._later.get(key, urgency))
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None and timer.when() <= loop.time() + seconds:
@@ -218,9 +219,16 @@ class WorkQueue(Generic[Key]):
         self._turns[self._added[key][1]].pop(key)
         return key
 
-    def done(self, key: Key, *, failed: bool = False, rest: float = 0.0) -> None:
-        """End the work on a key. One that failed is added again by itself, later each time.
-        `rest`: seconds in which only a loss has it reconciled again, or `add_after`.
+    def done(
+        self,
+        key: Key,
+        *,
+        failed: bool = False,
+        rest: float = 0.0,
+        urgency: Urgency = Urgency.ROUTINE,
+    ) -> None:
+        """End the work on a key. One that failed is added again by itself, later each time, and so
+        urgently. `rest`: seconds in which only a loss has it reconciled again, or `add_after`.
         """
         self._working.discard(key)
         self._rest(key, rest)
@@ -229,7 +237,7 @@ class WorkQueue(Generic[Key]):
         self._ended.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
-            self.add_after(key, retry_pause(count))
+            self.add_after(key, retry_pause(count), urgency)
         else:
             self._failures.pop(key, None)
         if key in self._again:
@@ -261,7 +269,7 @@ class WorkQueue(Generic[Key]):
     def _expire(self, key: Key) -> None:
         self._timers.pop(key, None)
         self._resting.pop(key, None)
-        self.add(key, self._after_rest.pop(key, Urgency.ROUTINE))
+        self.add(key, self._later.pop(key, Urgency.ROUTINE))
 
     def _cancel_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)

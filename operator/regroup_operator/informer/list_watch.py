@@ -101,6 +101,13 @@ class ListWatch(Generic[T]):
         """When the next list is due where none is needed sooner; monotonic time."""
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
+        self._left_out: set[str] = set()
+        """Names of what could not be read of the last list."""
+
+    @property
+    def has_listed_all(self) -> bool:
+        """Whether there was a list, and all of it could be read."""
+        return self.listed.is_set() and not self._left_out
 
     async def run(self) -> None:
         """List and watch until cancelled, whatever the API server answers."""
@@ -146,6 +153,7 @@ class ListWatch(Generic[T]):
         began = self.cache.begin_list()
         with self.cache.listing() as listing:
             version, unreadable = await self._read_all(listing, page_by_page=True)
+            self._left_out = unreadable
             changes = self.cache.replace(listing.objects, version, began, unreadable)
         self._needs_list, self._received_at = False, time.monotonic()
         self._relist_at = self._received_at + random.uniform(*RELIST_SECONDS)

@@ -20,8 +20,9 @@ from regroup_operator.controller.handlers import (
     Operator,
     rest_after,
 )
-from regroup_operator.controller.reconcile import Reconciler
+from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
+from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_pods import JobPods
 from regroup_operator.observe.observed import AnyJob, Observed
 from regroup_trainer.system.machine_address import free_port
@@ -462,6 +463,35 @@ async def test_the_first_answer_for_a_job_that_lacks_a_pod_is_as_urgent_as_its_l
     await until("news of both", lambda: len(news) == 2)
     assert news == {("a", "gpt0"): Urgency.CHANGED, ("a", "gpt1"): Urgency.LOST}
     await until("a replacement", lambda: "gpt1-w1-2" in leader.pods())
+
+
+async def test_a_loss_stays_urgent_while_its_rounds_fail_or_the_job_has_just_changed(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await leader_at_rest(running, make_job, pods=4)
+    ends = iter([ClusterError("PATCH", "/jobs", 503, "later"), CONFLICT_SECONDS])
+    again: list[tuple[bool, Urgency]] = []
+    reconcile, done = Reconciler.reconcile, WorkQueue.done
+
+    async def disturbed(reconciler: Reconciler, key: Key) -> float | None:
+        match next(ends, None):
+            case None:
+                return await reconcile(reconciler, key)
+            case ClusterError() as error:
+                raise error
+            case seconds:
+                return seconds
+
+    def noted(queue: WorkQueue[Key], key: Key, **options: Any) -> None:
+        again.append((options["failed"], options["urgency"]))
+        done(queue, key, **options)
+
+    monkeypatch.setattr(Reconciler, "reconcile", disturbed)
+    monkeypatch.setattr(WorkQueue, "done", noted)
+    await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
+    await until("a replacement", lambda: "gpt-w0-2" in leader.pods())
+    assert again[:2] == [(True, Urgency.LOST), (False, Urgency.LOST)]
+    await until("a whole round", lambda: again[-1] == (False, Urgency.ROUTINE))
 
 
 async def test_a_new_leader_replaces_what_was_lost_before_it_lists_all(

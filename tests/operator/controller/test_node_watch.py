@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.node_watch import MOST_UNKNOWN, NodeWatch, keep_node
+from regroup_operator.controller.node_watch import (
+    MOST_UNKNOWN,
+    NODES_A_LOOK,
+    NODES_AT_ONCE,
+    NodeWatch,
+    keep_node,
+)
 from regroup_operator.informer.object_cache import ObjectCache, Seen
 from regroup_operator.observe.observed import NodeState
 
@@ -24,6 +31,8 @@ class Nodes(Cluster):
         """The nodes that were asked for."""
         self.leases: list[str] = []
         """The nodes whose lease was."""
+        self.under_way = self.most_under_way = 0
+        """Questions for a node."""
         self.states: ObjectCache[NodeState] = ObjectCache(10**6, 10**6)
         self.states.replace({}, 1, self.states.begin_list())
 
@@ -36,6 +45,10 @@ class Nodes(Cluster):
 
     async def node(self, name: str) -> dict[str, Any] | None:
         self.read.append(name)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
         return self.document() if self.exists else None
 
     def report(self, name: str) -> str:
@@ -220,3 +233,24 @@ async def test_a_node_that_was_deleted_is_no_invention_while_a_job_has_pods_ther
 
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:
     assert await NodeWatch(Nodes(), None).look(KEY, ["n1"], []) == {}
+
+
+async def test_of_thousands_of_failed_nodes_each_is_read_in_its_turn_and_few_at_a_time() -> None:
+    nodes, clock = Nodes(), Clock()
+    watch = NodeWatch(nodes, nodes.states, clock)
+    nodes.ready = False
+    names = [nodes.report(f"n{number}") for number in range(3 * NODES_A_LOOK)]
+    for name in names:
+        watch.changed(name)
+    watch.expect(KEY, set(names))
+    seen: set[str] = set()
+    for _ in range(3):
+        clock.now += 1
+        found = await watch.look(KEY, [], [])
+        assert len(found) == NODES_A_LOOK
+        seen |= found.keys()
+    assert seen == set(names)
+    assert sorted(nodes.read) == sorted(names)
+    assert nodes.most_under_way <= NODES_AT_ONCE
+    again = await watch.look(KEY, [], [])
+    assert {node.lease_unchanged_seconds for node in again.values()} == {2.0}

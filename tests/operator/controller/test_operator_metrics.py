@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import sys
 import threading
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -76,6 +78,17 @@ def test_the_reason_why_a_job_is_degraded_is_a_series_until_it_is_whole() -> Non
         assert samples(series, "trainingjob_degraded") == [
             {"namespace": "default", "trainingjob": "gpt", "reason": "NoProgress"}
         ] * (status == "True")
+
+
+def test_the_series_of_a_job_keep_no_spec() -> None:
+    """Whoever may create jobs can make many large ones."""
+    series, job = JobSeries(), Simulation().job()
+    spec = weakref.ref(job.spec)
+    series.observe(job, job.status, None)
+    assert "desired" in {labels["state"] for labels in samples(series, "trainingjob_workers")}
+    del job
+    gc.collect()
+    assert spec() is None
 
 
 def test_a_job_that_is_gone_has_no_series() -> None:

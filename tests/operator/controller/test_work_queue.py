@@ -97,7 +97,23 @@ async def test_a_key_to_which_something_happened_while_it_rested_goes_before_new
         queue.add(f"a new {number}", Urgency.NEW)
     await until("the end of the rest", lambda: len(queue) == 6)
     assert (await queue.take())[0] == "a begun"
-    assert queue._after_rest == {}
+    assert queue._later == {}
+
+
+@pytest.mark.parametrize("failed", [True, False])
+async def test_another_try_of_what_is_urgent_goes_before_what_has_waited(failed: bool) -> None:
+    queue = make_queue()
+    queue.add("a", Urgency.LOST)
+    await queue.take()
+    if not failed:
+        queue.add_after("a", 0.05, Urgency.LOST)
+    queue.done("a", failed=failed, urgency=Urgency.LOST, rest=0.01)
+    for number in range(5):
+        queue.add(f"a{number}")
+    await until("another try", lambda: len(queue) == 6)
+    assert (await queue.take())[0] == "a"
+    assert queue._later == {}
+    queue.close()
 
 
 @pytest.mark.parametrize("during", ["its turn", "its rest"])

@@ -489,6 +489,7 @@ async def test_an_object_that_cannot_be_read_is_named_and_counted_and_hides_no_o
         await watched.expect(*others)
     assert "/things: n120 cannot be read and is skipped" in caplog.text
     assert count_of_unreadable() == before + 1
+    assert not watched.watch.has_listed_all
     assert server.limits.count(1) == 102, "its page one by one, its metadata, and its name"
     assert server.limits[-1] == 100
 
