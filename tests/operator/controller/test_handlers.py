@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NoReturn
 
 import aiohttp
@@ -469,18 +469,17 @@ async def test_a_loss_stays_urgent_while_its_rounds_fail_or_the_job_has_just_cha
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await leader_at_rest(running, make_job, pods=4)
-    ends = iter([ClusterError("PATCH", "/jobs", 503, "later"), CONFLICT_SECONDS])
+    ends: Iterator[ClusterError | float] = iter(
+        [ClusterError("PATCH", "/jobs", 503, "later"), CONFLICT_SECONDS]
+    )
     again: list[tuple[bool, Urgency]] = []
     reconcile, done = Reconciler.reconcile, WorkQueue.done
 
     async def disturbed(reconciler: Reconciler, key: Key) -> float | None:
-        match next(ends, None):
-            case None:
-                return await reconcile(reconciler, key)
-            case ClusterError() as error:
-                raise error
-            case seconds:
-                return seconds
+        end = next(ends, None)
+        if isinstance(end, ClusterError):
+            raise end
+        return await reconcile(reconciler, key) if end is None else end
 
     def noted(queue: WorkQueue[Key], key: Key, **options: Any) -> None:
         again.append((options["failed"], options["urgency"]))
