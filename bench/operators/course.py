@@ -33,6 +33,7 @@ UNITS = {
     "create_to_pods_p50_seconds": "s",
     "create_to_pods_p99_seconds": "s",
     "total_seconds": "s",
+    "total_running_seconds": "s",
     "create_to_running_p50_seconds": "s",
     "create_to_running_p99_seconds": "s",
     "api_writes_per_job": "count",
@@ -175,13 +176,15 @@ class Course:
             await self._until_all(self._seen.made, some, CREATION_SECONDS)
             await self._until_all(self._seen.ran, some, PATIENCE_SECONDS)
         await until(self._subject.all_train, PATIENCE_SECONDS, every=1.0)
-        for what, moments in (("pods", self._seen.made), ("running", self._seen.ran)):
-            took = [max(moments[name].values()) - created[name] for name in names]
-            self._found[f"create_to_{what}_p50_seconds"] = statistics.median(took)
+        for what, moments, total in (
+            ("pods", self._seen.made, "total_seconds"),
+            ("running", self._seen.ran, "total_running_seconds"),
+        ):
+            ends = {name: max(moments[name].values()) for name in names}
+            took = [ends[name] - created[name] for name in names]
+            self._found[f"create_to_{what}_p50_seconds"] = median = statistics.median(took)
             self._found[f"create_to_{what}_p99_seconds"] = quantile(took, 0.99)
-        last = max(max(self._seen.made[name].values()) for name in names)
-        alone = self._found["create_to_pods_p50_seconds"]
-        self._found["total_seconds"] = alone if size.one_by_one else last - begun
+            self._found[total] = median if size.one_by_one else max(ends.values()) - begun
         own, controllers = self._own_cpu() - own, self._controllers_cpu() - controllers
         self._found["cpu_ms_per_job"] = 1000 * (own + controllers) / size.jobs
         self._found["cpu_controllers_ms_per_job"] = 1000 * controllers / size.jobs
