@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.operators import subjects
-from bench.operators.subjects import WAITING, Regroup, TrainerV2
+from bench.operators.subjects import LEADS, WAITING, Regroup, TrainerV2
 
 
 def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
@@ -15,9 +15,9 @@ def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
     monkeypatch.setattr(subjects, "_series", lambda _replica: series)
     subject = object.__new__(Regroup)
 
-    def has_planned(jobs: int, waiting: float = 0.0) -> bool:
+    def has_planned(jobs: int, waiting: float = 0.0, leads: float = 1.0) -> bool:
         series.clear()
-        series[WAITING] = waiting
+        series.update({WAITING: waiting, LEADS: leads})
         for number in range(jobs):
             for phase, value in (("Running", 1.0), ("Pending", 0.0)):
                 labels = f'namespace="a",trainingjob="job-{number}",phase="{phase}"'
@@ -27,6 +27,7 @@ def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
     assert has_planned(3)
     assert not has_planned(2)
     assert not has_planned(3, waiting=1.0)
+    assert not has_planned(3, leads=0.0), "it stands by"
     series.clear()
     assert not subject.has_synced(3), "it does not answer"
 
