@@ -27,6 +27,7 @@ TABLES = {
     (PAGE, "| | 16 agents |"): "scale",
     (PAGE, "| | Regroup | torchft's lighthouse |"): "scale",
     (PAGE, "| | Regroup | Trainer v2 with JobSet | script |"): "operator",
+    (PAGE, "| all run | Regroup | Trainer v2 with JobSet | script |"): "operator",
     (PAGE, "| | Regroup | Trainer v2 with JobSet |\n"): "operator",
     (PAGE, "| | ours | beside it |"): "command_line",
     (PAGE, "| Regroup | accelerate | Lightning |"): "overhead",
@@ -39,7 +40,7 @@ TABLES = {
     (PAGE, "| Regroup | bare compiled loop |"): "gpu",
 }
 """A page and the beginning of a table on it -> the file of its results."""
-TITLED = re.compile(r"^\| (?:script|fault|workers|\|)")
+TITLED = re.compile(r"^\| (?:script|fault|workers|all run|\|)")
 """A table whose first column has no figures."""
 OTHER = re.compile(r"\w+ of \d+|more than \d+ GiB|\(\d+ (?:x|% slower)\)")
 """Numbers that are none of a file."""
