@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
-
-import yaml
 
 from bench.harness import Plan, Values, command
 from bench.operators.client import Client, Json, documents
-from bench.operators.subjects import apply_definitions
+from bench.operators.subjects import ROOT, apply_definitions
 from devcluster.apiserver import ApiServer
 from devcluster.processes import cpu_seconds
 from regroup_operator.api.status import TrainingJobStatus
 
-ROOT = Path(__file__).parent.parent
 CASES, QUICK_CASES = ("250",), ("5",)
 """Writes."""
 UNITS = {"api_server_ms": "ms"}
@@ -68,7 +64,7 @@ def definition(subject: str) -> Json:
 
 
 async def _measure(client: Client, pid: int, writes: int, defined: Json) -> Values:
-    job = yaml.safe_load((ROOT / "manifests/samples/smallest.yaml").read_text())
+    (job,) = documents(ROOT / "manifests/samples/smallest.yaml")
     async with client:
         await apply_definitions(client, [defined])
         made = await client.request("POST", PATH, job)

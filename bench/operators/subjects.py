@@ -160,11 +160,10 @@ class Regroup(Subject):
         """Whether the leader has planned for so many jobs since its start, and none waits. In its
         first round of a job that trains it only begins to ask the coordinator.
         """
-        for found in map(_series, REPLICAS):  # once each: a scrape takes a leader's time
-            planned = sum(value for name, value in found.items() if name.startswith(PHASE))
-            if found.get(LEADS) == 1:
-                return planned >= jobs and found.get(WAITING) == 0
-        return False
+        scraped = map(_series, REPLICAS)  # once each: a scrape takes a leader's time
+        found = next((series for series in scraped if series.get(LEADS) == 1), {})
+        planned = sum(value for name, value in found.items() if name.startswith(PHASE))
+        return planned >= jobs and found.get(WAITING) == 0
 
     def reported(self) -> dict[str, float]:
         """When a coordinator got the report that a pod is lost, by UID, on the monotonic clock."""

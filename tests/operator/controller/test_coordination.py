@@ -165,40 +165,41 @@ async def test_a_watch_that_ends_counts_as_no_answer_until_there_is_another(line
         assert view_of(line).unanswered_seconds == 0.0
 
 
-async def test_a_coordinator_that_stands_still_is_unresponsive_as_soon_as_its_watch_is(
-    line: Line,
-) -> None:
-    """A power loss closes no connection. The clock leaves out what the operator did not run."""
+@contextlib.asynccontextmanager
+async def frozen_after_an_answer(line: Line) -> AsyncIterator[CoordinatorStub]:
+    """A coordinator that is followed, has answered once, and stands still."""
     with CoordinatorStub(make_coordinator_status()) as stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
         stub.answers.clear()
         try:
-            await line.until(2)
-            view = view_of(line)
-            assert 0.0 < view.unanswered_seconds < UNANSWERED_SECONDS + 2
-            assert view.error.endswith("/v1/watch: it takes too long")
-            await until(
-                "it to be unresponsive",
-                lambda: view_of(line).unanswered_seconds >= UNANSWERED_SECONDS,
-            )
+            yield stub
         finally:
             stub.answers.set()
+
+
+async def test_a_coordinator_that_stands_still_is_unresponsive_as_soon_as_its_watch_is(
+    line: Line,
+) -> None:
+    """A power loss closes no connection. The clock leaves out what the operator did not run."""
+    async with frozen_after_an_answer(line):
+        await line.until(2)
+        view = view_of(line)
+        assert 0.0 < view.unanswered_seconds < UNANSWERED_SECONDS + 2
+        assert view.error.endswith("/v1/watch: it takes too long")
+        await until(
+            "it to be unresponsive",
+            lambda: view_of(line).unanswered_seconds >= UNANSWERED_SECONDS,
+        )
 
 
 async def test_a_pause_before_the_next_line_does_not_delay_that_a_watch_is_unresponsive(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordination, "answer_pause", lambda *_: 0.9)
-    with CoordinatorStub(make_coordinator_status()) as stub:
-        line.coordinators.follow(KEY, target(stub))
-        await line.until(1)
-        stub.answers.clear()
-        try:
-            await line.until(2)
-            assert view_of(line).unanswered_seconds < line_seconds(1) + LATE_SECONDS + 0.4
-        finally:
-            stub.answers.set()
+    async with frozen_after_an_answer(line):
+        await line.until(2)
+        assert view_of(line).unanswered_seconds < line_seconds(1) + LATE_SECONDS + 0.4
 
 
 @pytest.mark.parametrize("followed", [1, 40, 80, 400, 1000, 5000])
@@ -464,10 +465,7 @@ async def test_answers_that_this_process_was_too_late_to_read_count_as_answers(
 
 
 async def test_a_line_that_comes_after_this_process_stood_still_is_in_time(line: Line) -> None:
-    with CoordinatorStub(make_coordinator_status()) as stub:
-        line.coordinators.follow(KEY, target(stub))
-        await line.until(1)
-        stub.answers.clear()
+    async with frozen_after_an_answer(line) as stub:
         stand_still(line_seconds(1) + LATE_SECONDS + 0.5)
         for _ in range(10):
             await asyncio.sleep(0)

@@ -10,10 +10,10 @@ from regroup_operator.observe.kubernetes_objects import read_identity, read_job
 from tests.support.operator_simulation import make_spec
 
 
-def document(name: str, version: int = 1, **template: Any) -> dict[str, Any]:
+def document(name: str, version: int = 1) -> dict[str, Any]:
     """A TrainingJob of the API server."""
     metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": str(version)}
-    return {"metadata": {**metadata, "generation": 1}, "spec": make_spec(**template)}
+    return {"metadata": {**metadata, "generation": 1}, "spec": make_spec()}
 
 
 def note(jobs: ParsedJobs, found: dict[str, Any]) -> None:
