@@ -255,7 +255,10 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_coordination.py": ("jobs_of_a_namespace_share_its_places_for_questions",),
     },
     "time of the operator": {
-        "test_handlers.py": ("rounds_of_one_namespace_that_do_not_end_leave_workers_for_others",),
+        "test_handlers.py": (
+            "rounds_of_one_namespace_that_do_not_end_leave_places_for_others",
+            "rounds_that_wait_for_pods_of_many_namespaces_take_no_place_of_others",
+        ),
         "test_work_queue.py": (
             "a_group_with_many_keys_delays_another_by_one_key",
             "events_of_a_key_that_rests_become_one_turn_at_the_end_of_its_rest",

@@ -22,6 +22,7 @@ from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Seen
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.observed import Identity
+from regroup_operator.observe.ownership import foreign
 from regroup_operator.render.workload import TRAFFIC_POLICY
 from regroup_trainer.protocol.message import quote
 
@@ -343,11 +344,3 @@ def _checks(present: Identity) -> list[Object]:
     """The parts of a JSON patch that apply only to this object in this state."""
     known = {"/metadata/uid": present.uid, "/metadata/resourceVersion": present.version}
     return [{"op": "replace", "path": path, "value": value} for path, value in known.items()]
-
-
-def foreign(kind: str, name: str) -> str:
-    """The sentence about an object that is not the job's and has the name of one of its own."""
-    return (
-        f"{kind} {name} is not of this job, and the job needs one of that name: nothing of it is "
-        "changed (rename or delete it, or give the job another name)"
-    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from collections import Counter
@@ -55,10 +54,10 @@ from regroup_operator.observe.observed import NodeState, Pod
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
 
-WORKERS = 10
-"""Jobs that are reconciled at a time."""
-WORKERS_OF_A_NAMESPACE = 8
-"""The rest is for others, however long the rounds of one namespace take."""
+ROUNDS_AT_ONCE = 10
+"""Without those that only wait for pods of their job."""
+ROUNDS_OF_A_NAMESPACE = 8
+"""With those: the rest is for others, however long the rounds of one namespace take."""
 PROBES_AT_ONCE = 32
 """Connections to /healthz and /livez."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
@@ -109,7 +108,7 @@ class Operator:
         self._end = end
         self.queue: WorkQueue[Key] = WorkQueue(
             group_of=lambda key: key[0],
-            most_of_a_group=WORKERS_OF_A_NAMESPACE,
+            most_of_a_group=ROUNDS_OF_A_NAMESPACE,
             on_add=count_added,
         )
         show_depth(lambda: len(self.queue))
@@ -123,6 +122,7 @@ class Operator:
         """
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._rounds: set[asyncio.Task[None]] = set()
 
     async def start(self, *, may_watch_nodes: bool) -> None:
         """Open the clients, and start the workers once memory is filled and this replica leads.
@@ -171,9 +171,10 @@ class Operator:
         if is_current:
             memory.pods.trust()
         self._leads = True
-        work = functools.partial(self._work, reconciler, memory.pods)
-        self._tasks += [asyncio.create_task(work()) for _ in range(WORKERS)]
-        self._tasks.append(asyncio.create_task(self._begin_rounds(memory, is_current=is_current)))
+        self._tasks += [
+            asyncio.create_task(self._work(reconciler, memory.pods)),
+            asyncio.create_task(self._begin_rounds(memory, is_current=is_current)),
+        ]
         await election.hold()
 
     async def _begin_rounds(self, memory: JobMemory, *, is_current: bool) -> None:
@@ -226,9 +227,10 @@ class Operator:
         """End the workers, let another replica lead, follow no coordinator any more, and close the
         clients. The jobs train on.
         """
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._rounds]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.queue.close()
         await self._closing.aclose()
 
@@ -267,11 +269,24 @@ class Operator:
                 del self._lost[next(iter(self._lost))]
 
     async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
+        """Begin a round whenever there is a place for it and a job that needs one."""
+        places = asyncio.Semaphore(ROUNDS_AT_ONCE)
         while True:
+            await places.acquire()
             key, waited = await self.queue.take()
             count_taken(waited)
+            task = asyncio.create_task(self._take_turn(reconciler, pods, key, places.release))
+            self._rounds.add(task)
+            task.add_done_callback(self._rounds.discard)
+
+    async def _take_turn(
+        self, reconciler: Reconciler, pods: JobPods, key: Key, release: Callable[[], None]
+    ) -> None:
+        """One round of a job. Its place is given back once."""
+        with contextlib.ExitStack() as place:
+            place.callback(release)
             started = time.monotonic()
-            failed, again = await self._reconcile(reconciler, key)
+            failed, again = await self._reconcile(reconciler, key, place.close)
             count_reconcile(time.monotonic() - started, failed=failed)
             goes_on = again is not None and again <= CONFLICT_SECONDS
             if not (failed or goes_on or reconciler.awaits_answer(key)):
@@ -282,10 +297,12 @@ class Operator:
             rest = rest_after(pods.count(key))
             self.queue.done(key, failed=failed, rest=rest, urgency=urgency)
 
-    async def _reconcile(self, reconciler: Reconciler, key: Key) -> tuple[bool, float | None]:
+    async def _reconcile(
+        self, reconciler: Reconciler, key: Key, give_back: Callable[[], None]
+    ) -> tuple[bool, float | None]:
         """Reconcile once. Returns whether it failed, and the seconds until the next round."""
         try:
-            return False, await reconciler.reconcile(key)
+            return False, await reconciler.reconcile(key, give_back)
         except OperatorError as error:
             log.warning("%s/%s: %s", *key, error)
         except Exception:

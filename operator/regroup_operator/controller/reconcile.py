@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import KIND, MANAGED_BY, PLURAL, Key, Object
+from regroup_operator.api.resource import MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT
 from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
-from regroup_operator.controller.cluster import Cluster, foreign, pods_path
+from regroup_operator.controller.cluster import Cluster, pods_path
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor, beside_each_other, in_batches
 from regroup_operator.controller.followed_coordinator import Target
@@ -70,6 +70,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_pull,
 )
 from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
+from regroup_operator.observe.ownership import name_conflict, own
 from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name, user_image
@@ -164,9 +165,12 @@ class Reconciler:
         self._claims = RecentAnswers(cluster.claim)
         self._first_sight = FirstSight()
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(
+        self, key: Key, on_asking: Callable[[], None] = lambda: None
+    ) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
-        ClusterError. An unexpected error is shown in the status, and raised.
+        ClusterError. An unexpected error is shown in the status, and raised. `on_asking` is called
+        once all that is left waits for pods of the job, which may let it wait on purpose.
         """
         round_subject.set(Subject(*key))
         self._asking.discard(key)
@@ -179,7 +183,7 @@ class Reconciler:
             self._forget(key)
             return None
         try:
-            return await self._round(key, document)
+            return await self._round(key, document, on_asking)
         except UnreadableObjectError as error:
             await self._stand_still(document, self._read(key, document), error)
             return STEADY_SECONDS
@@ -189,7 +193,9 @@ class Reconciler:
             await self._report(key, document, error)
             raise
 
-    async def _round(self, key: Key, document: Object) -> float | None:
+    async def _round(
+        self, key: Key, document: Object, on_asking: Callable[[], None]
+    ) -> float | None:
         job = self._read(key, document)
         round_subject.set(Subject(*key, job.status.rendezvous_generation or ""))
         for path in job.unreadable_status:
@@ -219,7 +225,7 @@ class Reconciler:
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
-        await self._execute(written, observed, decided)
+        await self._execute(written, observed, decided, on_asking)
         await self._emit(written, observed, decided)
         return self._requeue_after(job, decided)
 
@@ -336,7 +342,7 @@ class Reconciler:
         ]
         view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         *named, claim = await self._named_objects(job, recent=recent)
-        service, budget, policy = (_own(document, job) for document in named)
+        service, budget, policy = (own(document, job) for document in named)
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
@@ -345,10 +351,10 @@ class Reconciler:
         held = refusals.held(_scene(job, pods), time.monotonic())
         taken = await self._memory.taken_pods.find(job)
         pods = (*pods, *taken.relabelled)
-        own = {d["kind"]: read_identity(d) for d in (service, budget, policy) if d}
+        identities = {d["kind"]: read_identity(d) for d in (service, budget, policy) if d}
         return Observed(
             pods=pods,
-            seen_seconds=self._first_sight.look(job.key, _to_be_timed(pods, own)),
+            seen_seconds=self._first_sight.look(job.key, _to_be_timed(pods, identities)),
             disowned=tuple(taken.disowned),
             taken_lately=self._memory.taken_pods.found_lately(job.key),
             service=workload.service_of(job, service) if service else None,
@@ -357,8 +363,8 @@ class Reconciler:
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=workload.protected_workers(job, budget) if budget else None,
             claim=read_claim(claim) if claim else None,
-            own=own,
-            conflict=_conflict(job, named, claim),
+            own=identities,
+            conflict=name_conflict(job, named, claim),
             nodes=await self._nodes.look(
                 job.key,
                 _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
@@ -459,7 +465,7 @@ class Reconciler:
         if not isinstance(job, Job):
             return None
         found = await self._memory.policies.get((job.namespace, names.network_policy(job.name)))
-        return found if job.spec.network_policy == "Isolated" else _own(found, job)
+        return found if job.spec.network_policy == "Isolated" else own(found, job)
 
     def _images(self, job: AnyJob) -> dict[str, str]:
         """What would run if the job started now; nothing while the spec is invalid."""
@@ -525,7 +531,9 @@ class Reconciler:
 
     # --- execute ----------------------------------------------------------------------------------
 
-    async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
+    async def _execute(
+        self, job: AnyJob, observed: Observed, decided: Plan, on_asking: Callable[[], None]
+    ) -> None:
         """Execute the actions in order, in batches; what asks the job's own pods beside what is
         made: one that is frozen must hold no replacement back. A refusal ends the actions of its
         own kind, and those that need it. The status of the next round shows it.
@@ -536,10 +544,14 @@ class Reconciler:
             self._unmade_terms.pop(job.key, None)
         first, asking, made = beside_each_other(decided.actions)
         latest = await self._execute_in_order(first, job, observed, so_far)
-        ends = await asyncio.gather(
-            *(self._execute_in_order(part, job, latest, so_far) for part in (asking, made)),
-            return_exceptions=True,
-        )
+
+        async def make() -> None:
+            await self._execute_in_order(made, job, latest, so_far)
+            if asking:
+                on_asking()
+
+        ask = self._execute_in_order(asking, job, latest, so_far)
+        ends = await asyncio.gather(ask, make(), return_exceptions=True)
         if error := next((end for end in ends if isinstance(end, BaseException)), None):
             raise error
         refused, done = so_far.refused, tuple(so_far.done)
@@ -564,8 +576,8 @@ class Reconciler:
             for action, error in failed:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
                 so_far.stopped |= stopped_by(type(action))
-                self._doubtful.add(job.key)
                 if not isinstance(error, CoordinatorError):
+                    self._doubtful.add(job.key)
                     so_far.refused.setdefault(type(action), error)
         return observed
 
@@ -632,43 +644,6 @@ def _trains(job: AnyJob) -> bool:
 def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:
     """What makes a refused action worth another try when it changes."""
     return job.generation, frozenset(pod.uid for pod in pods)
-
-
-def _is_ours(document: Object, job: JobObject) -> bool:
-    owners = document["metadata"].get("ownerReferences", [])
-    return any(owner.get("controller") and owner["uid"] == job.uid for owner in owners)
-
-
-def _own(document: Object | None, job: JobObject) -> Object | None:
-    return document if document and _is_ours(document, job) else None
-
-
-def _conflict(job: AnyJob, named: Sequence[Object | None], claim: Object | None) -> str:
-    """Which of the objects that have the names of the job's own is not its own; empty: none is.
-
-    The claim of volumeClaimTemplate has no owner, since it outlives the job: its label says whose
-    it is.
-    """
-    others = [document for document in named if document and not _is_ours(document, job)]
-    if claim and _makes_claim(job) and _label_job(claim) != job.name:
-        others.append(claim)
-    return _explain(others[0], job) if others else ""
-
-
-def _explain(document: Object, job: JobObject) -> str:
-    kind, name = document["kind"], document["metadata"]["name"]
-    owners = document["metadata"].get("ownerReferences", [])
-    if any((owner["kind"], owner["name"]) == (KIND, job.name) for owner in owners):
-        return f"{kind} {name} is still that of an earlier job of this name: it is about to go"
-    return foreign(kind, name)
-
-
-def _label_job(document: Object) -> str:
-    return str(document["metadata"].get("labels", {}).get(names.JOB, ""))
-
-
-def _makes_claim(job: AnyJob) -> bool:
-    return job.storage is not None and job.storage.volume_claim_template is not None
 
 
 def _to_be_timed(pods: Sequence[Pod], own: Mapping[str, Identity]) -> list[str]:

@@ -15,8 +15,8 @@ from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import (
     REST_SECONDS,
-    WORKERS,
-    WORKERS_OF_A_NAMESPACE,
+    ROUNDS_AT_ONCE,
+    ROUNDS_OF_A_NAMESPACE,
     Operator,
     rest_after,
 )
@@ -125,9 +125,9 @@ async def running(
     replicas: list[Running] = []
     reconcile = Reconciler.reconcile
 
-    async def counted(self: Reconciler, key: Key) -> float | None:
+    async def counted(self: Reconciler, key: Key, on_asking: Callable[[], None]) -> float | None:
         try:
-            return await reconcile(self, key)
+            return await reconcile(self, key, on_asking)
         finally:
             for each in replicas:
                 each.rounds += each.reconciler is self
@@ -475,11 +475,13 @@ async def test_a_loss_stays_urgent_while_its_rounds_fail_or_the_job_has_just_cha
     again: list[tuple[bool, Urgency]] = []
     reconcile, done = Reconciler.reconcile, WorkQueue.done
 
-    async def disturbed(reconciler: Reconciler, key: Key) -> float | None:
+    async def disturbed(
+        reconciler: Reconciler, key: Key, on_asking: Callable[[], None]
+    ) -> float | None:
         end = next(ends, None)
         if isinstance(end, ClusterError):
             raise end
-        return await reconcile(reconciler, key) if end is None else end
+        return await reconcile(reconciler, key, on_asking) if end is None else end
 
     def noted(queue: WorkQueue[Key], key: Key, **options: Any) -> None:
         again.append((options["failed"], options["urgency"]))
@@ -599,26 +601,62 @@ async def test_a_large_job_that_rests_gets_a_replacement_at_once(
     await until("a replacement", lambda: "gpt-w1-2" in first.pods())
 
 
-async def test_rounds_of_one_namespace_that_do_not_end_leave_workers_for_others(
+async def test_rounds_of_one_namespace_that_do_not_end_leave_places_for_others(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Key] = []
 
-    async def begin(_self: Reconciler, key: Key) -> None:
+    async def begin(_self: Reconciler, key: Key, _on_asking: Callable[[], None]) -> None:
         begun.append(key)
         if key[0] == "slow":
             await asyncio.Event().wait()
 
     monkeypatch.setattr(Reconciler, "reconcile", begin)
     queue = (await running()).operator.queue
-    for number in range(WORKERS):
+    for number in range(ROUNDS_AT_ONCE):
         queue.add(("slow", f"gpt{number}"))
-    await until("rounds", lambda: len(begun) >= WORKERS_OF_A_NAMESPACE)
+    await until("rounds", lambda: len(begun) >= ROUNDS_OF_A_NAMESPACE)
     for number in range(3):
         queue.add(("other", f"gpt{number}"))
-    await until("those of the other", lambda: len(begun) >= WORKERS_OF_A_NAMESPACE + 3)
+    await until("those of the other", lambda: len(begun) >= ROUNDS_OF_A_NAMESPACE + 3)
     assert Counter(namespace for namespace, _ in begun) == {
-        "slow": WORKERS_OF_A_NAMESPACE,
+        "slow": ROUNDS_OF_A_NAMESPACE,
         "other": 3,
     }
-    assert WORKERS_OF_A_NAMESPACE < WORKERS
+    assert ROUNDS_OF_A_NAMESPACE < ROUNDS_AT_ONCE
+
+
+async def test_rounds_that_wait_for_pods_of_many_namespaces_take_no_place_of_others(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their coordinators answer late on purpose. A round gives its place back once."""
+    asking: list[Key] = []
+    under_way, most = 0, 0
+    answers = asyncio.Event()
+
+    async def begin(_self: Reconciler, key: Key, on_asking: Callable[[], None]) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        if key[0] != "other":
+            on_asking()
+            on_asking()
+            asking.append(key)
+            await answers.wait()
+
+    monkeypatch.setattr(Reconciler, "reconcile", begin)
+    queue = (await running()).operator.queue
+    slow = [(f"slow{n}", f"gpt{m}") for n in range(4) for m in range(ROUNDS_OF_A_NAMESPACE + 1)]
+    for key in slow:
+        queue.add(key)
+    await until("rounds that wait", lambda: len(asking) == 4 * ROUNDS_OF_A_NAMESPACE)
+    queue.add(("other", "gpt"))
+    await until("the round of another", lambda: not len(queue) - 4)
+    answers.set()
+    await until("all rounds", lambda: sorted(asking) == slow)
+    for number in range(3 * ROUNDS_AT_ONCE):
+        queue.add((f"other{number}", "gpt"))
+    await until("their end", lambda: not len(queue) and not queue._working)
+    assert most == ROUNDS_AT_ONCE

@@ -705,15 +705,16 @@ async def test_a_coordinator_that_does_not_answer_holds_no_replacement_back(
         monkeypatch.setattr(Coordinators, "view", lists_the_lost)
         monkeypatch.setattr(Coordinators, "follow", lambda *_: None)
         monkeypatch.setattr(Coordinators, "post_lost", freezes)
+        only_asks = asyncio.Event()
         async with asyncio.timeout(20):
-            round_ = asyncio.create_task(reconciler.reconcile(("a", "gpt")))
+            round_ = asyncio.create_task(reconciler.reconcile(("a", "gpt"), only_asks.set))
             await asked.wait()
-            while "gpt-w0-2" not in server.made:
-                assert not round_.done()
-                await asyncio.sleep(0)
+            await only_asks.wait()  # others may begin a round now
+            assert "gpt-w0-2" in server.made
             assert not round_.done()
             answers.set()
             await round_
+        assert not reconciler._doubtful  # which pods there are is known all the same
 
 
 class NoEvents(PodServer):
