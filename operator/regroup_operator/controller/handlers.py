@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NoReturn
 
@@ -70,6 +70,10 @@ ask the API server: the right to list one namespace may be missing.
 """
 FEW_JOBS = 64
 """Of so many jobs a new leader reads each, and lists its pods. With more it lists all once."""
+STANDBY_PAUSE_SECONDS = 5.0
+"""How long a replica that does not lead waits before it lists: a leader that has just started lists
+at the same time, of the same API server.
+"""
 REFRESH_SECONDS = 10.0
 """The longest wait for these lists. Losses do not wait."""
 LOST_FIRST_SECONDS = 2.0
@@ -143,9 +147,7 @@ class Operator:
         watches = filling.watches
         if may_watch_nodes:
             watches.append(self._node_watch(cluster.connection, states, nodes))
-        leading = asyncio.create_task(self._lead(election, reconciler, memory, watches))
-        leading.add_done_callback(self._ended)
-        self._tasks = [leading]
+        self._elect(self._lead(election, reconciler, memory, watches))
         health = await serve_health(
             self._settings.health_port,
             lambda: len(self.queue),
@@ -162,20 +164,31 @@ class Operator:
         memory: JobMemory,
         watches: list[ListWatch[Any]],
     ) -> None:
-        """Stand by, then lead until the process ends."""
-        await election.look()
+        """Fill memory, and lead as soon as nobody else does. Whoever led before it listed misses
+        nothing that a former leader has made.
+        """
+        led = await election.win(STANDBY_PAUSE_SECONDS)
+        if led:
+            self._elect(election.hold())
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
-        await election.win()
-        is_current = election.nobody_led and all(watch.has_listed_all for watch in watches)
+        is_current = led and all(watch.has_listed_all for watch in watches)
         if is_current:
             memory.pods.trust()
+        if not led:
+            await election.win()
+            self._elect(election.hold())
         self._leads = True
         self._tasks += [
             asyncio.create_task(self._work(reconciler, memory.pods)),
             asyncio.create_task(self._begin_rounds(memory, is_current=is_current)),
         ]
-        await election.hold()
+
+    def _elect(self, part: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the election. The process ends where it fails."""
+        task = asyncio.create_task(part)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
 
     async def _begin_rounds(self, memory: JobMemory, *, is_current: bool) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
@@ -210,9 +223,9 @@ class Operator:
         except Exception:
             log.exception("each job and its pods are read, not all at once")
 
-    def _ended(self, leading: asyncio.Task[None]) -> None:
-        if not leading.cancelled():
-            self._end(f"the election failed: {leading.exception()!r}")
+    def _ended(self, part: asyncio.Task[None]) -> None:
+        if not part.cancelled() and (error := part.exception()):
+            self._end(f"the election failed: {error!r}")
 
     async def _fill(self, watches: list[ListWatch[Any]]) -> None:
         try:

@@ -52,10 +52,6 @@ class Candidacy:
     identity: str
     lease: Lease | None = None
     """As last seen; None: there was none."""
-    first: Lease | None = None
-    """As it was when this replica first looked; None: it has not, or there was none."""
-    taken: Lease | None = None
-    """As it was when this replica took it."""
     wrote_last: bool = False
     """Whether `lease` is the answer to the last write, so that the next one needs no read."""
     free_at: float = -math.inf
@@ -66,22 +62,12 @@ class Candidacy:
         """Whether this replica may act."""
         return now < self.acts_until
 
-    @property
-    def nobody_led(self) -> bool:
-        """Whether nobody held the Lease from this replica's first look at it until it took it."""
-        first = self.first
-        return first is not None and not first.holder and _is_same(first, self.taken)
-
     def may_write(self, now: float) -> bool:
         """Whether it may take or renew the Lease as last seen. The API server refuses that when the
         Lease has changed since.
         """
         holds = self.lease is not None and self.lease.holder == self.identity
         return holds or self.leads(now) or now >= self.free_at
-
-    def looked(self, lease: Lease | None, now: float) -> Candidacy:
-        """After the first read."""
-        return replace(self.seen(lease, now), first=lease)
 
     def seen(self, lease: Lease | None, now: float) -> Candidacy:
         """After an answer to a read, which came at `now`."""
@@ -106,7 +92,6 @@ class Candidacy:
         return replace(
             self,
             lease=lease,
-            taken=self.taken or self.lease,
             wrote_last=True,
             acts_until=sent_at + ACT_SECONDS,
         )

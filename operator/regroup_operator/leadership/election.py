@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
@@ -19,7 +20,7 @@ from typing import NoReturn, TypeVar
 from prometheus_client import Gauge
 
 from regroup_operator.errors import ClusterError, ConflictError
-from regroup_operator.leadership.candidacy import ACT_SECONDS, Candidacy, Lease
+from regroup_operator.leadership.candidacy import ACT_SECONDS, Candidacy
 from regroup_operator.leadership.lease_requests import LeaseRequests
 
 RENEW_SECONDS = 2.0
@@ -90,27 +91,21 @@ class Election:
             self._end(self._why_it_ends())
         return left
 
-    @property
-    def nobody_led(self) -> bool:
-        """Whether nobody led from `look` until this replica began to."""
-        return self._state.nobody_led
-
-    async def look(self) -> None:
-        """See who holds the Lease, without taking it; nothing where there is no answer."""
-        try:
-            await self._read(self._state.looked)
-        except (TimeoutError, ClusterError) as error:
-            self._report(str(error) or "no answer")
-
-    async def win(self) -> None:
-        """Return as soon as this replica leads."""
+    async def win(self, seconds: float = math.inf) -> bool:
+        """Return as soon as this replica leads, or after about so many seconds. Returns whether it
+        leads; `hold` must follow then.
+        """
+        end = self._clock() + seconds
         while True:
             await self._take_turn()
             if self._state.leads(self._clock()):
                 break
+            if self._clock() >= end:
+                return False
             await asyncio.sleep(ASK_SECONDS)
         self._gauge.set(1)
         log.info("leads, by Lease %s", self._requests.place)
+        return True
 
     async def hold(self) -> NoReturn:
         """Renew the Lease until the process ends."""
@@ -172,7 +167,9 @@ class Election:
 
     async def _read_and_write(self) -> None:
         if not self._state.wrote_last:
-            await self._read(self._state.seen)
+            lease = await self._in_time(self._requests.read())
+            self._state = self._state.seen(lease, self._clock())
+            self.has_read.set()
         sent_at = self._clock()
         if self._state.may_write(sent_at):
             lease, spec = self._state.lease, self._state.spec(datetime.now(UTC))
@@ -180,11 +177,6 @@ class Election:
             written = await self._in_time(self._requests.write(lease, spec))
             self._unanswered = None
             self._state = self._state.wrote(written, sent_at)
-
-    async def _read(self, noted: Callable[[Lease | None, float], Candidacy]) -> None:
-        lease = await self._in_time(self._requests.read())
-        self._state = noted(lease, self._clock())
-        self.has_read.set()
 
     async def _in_time(self, request: Awaitable[T]) -> T:
         """Each request has its own time: a slow API server answers a read and a write, too. Raises

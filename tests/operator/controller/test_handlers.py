@@ -145,6 +145,7 @@ async def running(
 
     init = Reconciler.__init__
     monkeypatch.setattr(handlers, "login", api.login)
+    monkeypatch.setattr(handlers, "STANDBY_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(Reconciler, "__init__", made)
     monkeypatch.setattr(Reconciler, "reconcile", counted)
     yield start
@@ -353,6 +354,26 @@ async def test_a_leader_counts_on_its_first_lists_where_nobody_led_since(running
     await until("a round", lambda: again.rounds > 0)
     assert (await again.reads())["list pods"] == 1
     assert len(again.pods()) == 4
+
+
+async def test_a_replica_leads_before_it_lists_and_others_list_later_unless_it_ends(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both start at once, they would take the API server's time from each other."""
+    monkeypatch.setattr(handlers, "STANDBY_PAUSE_SECONDS", 3600.0)
+    leader = await leader_at_rest(running, make_job, pods=4)
+    order = list(leader.api.requests)
+    assert order.index("create leases") < order.index("list pods")
+    standby = await running()
+    leader.begin()
+    await until("its looks at the Lease", lambda: leader.api.requests["get leases"] > 1)
+    assert leader.api.requests["list pods"] == 0
+    assert (await leader.health(), await standby.health()) == (200, 503)
+    standby.begin()
+    await leader.stop()
+    await until("rounds", lambda: standby.rounds > 0)
+    assert (await standby.reads())["list pods"] == 1
+    assert (len(standby.pods()), await standby.health()) == (4, 200)
 
 
 async def make_jobs(api: FakeClusterApi, count: int) -> None:

@@ -115,23 +115,6 @@ def test_a_lease_that_somebody_deletes_is_left_to_its_holder_as_long() -> None:
     assert leader.may_write(50.0)
 
 
-def test_it_is_known_that_nobody_led_where_the_lease_stayed_free_from_the_first_look() -> None:
-    looked = Candidacy("b").looked(held(""), 5.0)
-    assert not looked.nobody_led
-    assert looked.seen(held(""), 6.0).wrote(held("b"), 6.0).nobody_led
-    assert looked.wrote(held("b"), 6.0).seen(held("b"), 7.0).wrote(held("b"), 8.0).nobody_led
-
-
-def test_whoever_may_have_led_since_the_first_look_is_reckoned_with() -> None:
-    former = Candidacy("b").looked(held("a"), 5.0).seen(held(""), 6.0)
-    another = held("", transitions=1)
-    between = Candidacy("b").looked(held(""), 5.0).seen(another, 6.0)
-    unseen = Candidacy("b").looked(None, 5.0).seen(held(""), 6.0)
-    late = Candidacy("b").seen(held(""), 6.0)
-    for candidacy in (former, between, unseen, late):
-        assert not candidacy.wrote(held("b"), 7.0).nobody_led
-
-
 def test_a_leader_acts_for_a_time_that_begins_with_the_sending_of_its_write() -> None:
     leader = Candidacy("a").wrote(held("a"), 100.0)
     assert leader.leads(100.0 + ACT_SECONDS - 0.1)
