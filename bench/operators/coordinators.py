@@ -19,14 +19,34 @@ from bench.operators.client import Client, Json
 from bench.operators.pods import PODS
 from bench.operators.status_routes import STEP_SECONDS, StatusRoutes, asked_address
 from devcluster.pki import Authority
+from regroup_trainer.coordinator.journal import EVENTS_KEPT
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
-from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.protocol.job_status import CoordinatorStatus, JobEvent, MemberStatus
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
 
 LOST_PATH = "/bench/lost"
 JOB, ROLE, INDEX = "regroup.dev/job", "regroup.dev/role", "regroup.dev/index"
+
+
+def _event(sequence: int, moment: float, reason: str) -> JobEvent:
+    message = f"generation 1.1: 8 ranks on 8 workers, event {sequence} of this bench"
+    return JobEvent(sequence=sequence, time=moment, type="Normal", reason=reason, message=message)
+
+
+EARLIER = time.time() - 7200
+_SAVED = CheckpointSaved(
+    generation=GenerationNumber(1, 1),
+    rank=0,
+    step=0,
+    path="checkpoints/step-0",
+    size_bytes=10**9,
+    seconds=3.0,
+    blocking_seconds=0.1,
+    time=EARLIER,
+)
+_SAVES = tuple(_event(n + 1, EARLIER + 60 * n, "CheckpointSaved") for n in range(EVENTS_KEPT - 1))
 
 
 class Coordinators(StatusRoutes):
@@ -42,6 +62,8 @@ class Coordinators(StatusRoutes):
         """By job. They are asked for many times between two changes."""
         self._revisions: dict[str, int] = {}
         self._lost: dict[str, float] = {}
+        self._formed: dict[str, float] = {}
+        """Job -> when it began to train."""
 
     def note(self, kind: str, pod: Json) -> None:
         """An event of a watch."""
@@ -70,7 +92,16 @@ class Coordinators(StatusRoutes):
             total_steps=10**9,
             progress=progress,
             members=members,
+            checkpoint=_SAVED,
+            events=self._events_of(self._job_of(request)),
         )
+
+    def _events_of(self, job: str) -> tuple[JobEvent, ...]:
+        """As many as a coordinator keeps after a while: a save each minute, of more than an hour
+        ago, and that its ranks have begun to train.
+        """
+        formed = self._formed.setdefault(job, time.time())
+        return (*_SAVES, _event(len(_SAVES) + 1, formed, "GenerationFormed"))
 
     async def put_desired(self, request: web.Request) -> web.Response:
         """Take the revision."""

@@ -270,6 +270,15 @@ class EventStatus(StatusSection):
     """One sentence."""
 
 
+class CoordinatorEventsStatus(StatusSection):
+    """Up to which one a coordinator's events exist. The next operator does not make them again."""
+
+    term: NonNegativeInt = 0
+    """Of the coordinator."""
+    sequence: NonNegativeInt = 0
+    """Of its newest event that exists."""
+
+
 class TrainingJobStatus(StatusSection):
     """The state of the job, as the operator observed it."""
 
@@ -353,6 +362,8 @@ class TrainingJobStatus(StatusSection):
     """The last ten."""
     recent_events: Annotated[tuple[EventStatus, ...], Field(max_length=EVENTS_KEPT)] = ()
     """The newest events of the operator's own."""
+    coordinator_events: CoordinatorEventsStatus = CoordinatorEventsStatus()
+    """Which of its coordinator's events are known to exist as Events."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     """The newest checkpoint."""
     requests: Annotated[tuple[RequestStatus, ...], Field(max_length=4)] = ()

@@ -117,9 +117,11 @@ class Coordinators:
         target: Target | None,
         agents: Sequence[Agent] = (),
         workers: int = DEFAULT_MAX_WORKERS,
+        emitted: int = 0,
     ) -> None:
         """Follow this coordinator from now on, or none. The same target is followed on. `agents`
         are asked about it while it does not answer. `workers`: how many the job may have.
+        `emitted`: sequence of its newest event that is known to have been emitted.
         """
         follower = self._followers.get(key)
         if follower is None or follower.target != target:
@@ -129,7 +131,7 @@ class Coordinators:
             if self._ticking is None or self._ticking.done():
                 self._ticking = asyncio.create_task(self._clock.run(), name="clock")
             follower = self._followers[key] = FollowedCoordinator(
-                target, last_contact=self._clock.now()
+                target, last_contact=self._clock.now(), emitted=emitted
             )
             self._followed[key[0]] += 1
             follower.survey.places = self._places.setdefault(
@@ -146,6 +148,12 @@ class Coordinators:
         """Whether the coordinator of this job has answered, or failed to, since it is followed."""
         follower = self._followers.get(key)
         return follower is not None and follower.asked
+
+    def note_emitted(self, key: Key, term: int, sequence: int) -> None:
+        """Events up to this one of the coordinator of this term have been emitted."""
+        follower = self._followers.get(key)
+        if follower is not None and follower.target.term == term:
+            follower.note_emitted(sequence)
 
     def forget(self, key: Key) -> None:
         """Stop following."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from http import HTTPStatus
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, Key, Object
@@ -14,7 +15,8 @@ from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.decide.plan import Event
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.recent_names import RecentNames
-from regroup_operator.observe.observed import Observed
+from regroup_operator.observe.observed import CoordinatorView
+from regroup_trainer.protocol.job_status import JobEvent
 
 EVENTS_REMEMBERED = 10_000
 """Names of Events that exist. A forgotten one costs a request that the API server answers with a
@@ -26,16 +28,23 @@ _EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 log = logging.getLogger(__name__)
 
 
-def coordinator_events(observed: Observed, now: datetime) -> list[Event]:
-    """The events that the coordinator reports, except old ones and those that plans emit."""
-    answer = observed.coordinator.status
-    if answer is None:
+def coordinator_events(view: CoordinatorView, now: datetime) -> list[tuple[int, Event | None]]:
+    """The events that the coordinator reports and that are not emitted yet, with their sequences,
+    the oldest first. None: it is too old, or plans emit it.
+    """
+    if (status := view.status) is None:
         return []
     return [
-        Event(event.type, event.reason, event.message, f"{answer.term}-{event.sequence}")
-        for event in answer.events
-        if event.reason not in _EMITTED_BY_PLANS and now.timestamp() - event.time < EVENT_SECONDS
+        (event.sequence, _to_emit(event, f"{status.term}-{event.sequence}", now))
+        for event in sorted(status.events, key=lambda event: event.sequence)
+        if event.sequence > view.emitted
     ]
+
+
+def _to_emit(event: JobEvent, key: str, now: datetime) -> Event | None:
+    if event.reason in _EMITTED_BY_PLANS or now.timestamp() - event.time >= EVENT_SECONDS:
+        return None
+    return Event(event.type, event.reason, event.message, key)
 
 
 def remembered_events(status: TrainingJobStatus, now: datetime) -> list[tuple[str, Event]]:
@@ -63,7 +72,7 @@ class EventWriter:
     async def emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
         """Emit an event that is new. One above the limit, or that is refused, is left out, which
         the result says; what a coordinator or the status still lists is emitted when its turn
-        comes.
+        comes. One that no other try would bring counts as emitted.
         """
         if name in self._emitted:
             return True
@@ -75,7 +84,7 @@ class EventWriter:
         except ClusterError as error:  # a quota, for instance: the job does without
             self._limit.note(key, refused=True)
             log.warning("%s/%s: cannot make an event: %s", *key, error)
-            return False
+            return error.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
         self._limit.note(key, refused=False)
         self._emitted.add(name)
         return True

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.informer.resource_version import NEVER
 from regroup_operator.observe.kubernetes_objects import read_node
-from regroup_operator.observe.observed import Node, NodeState
+from regroup_operator.observe.observed import Node, NodeState, Pod
 
 LEASE_GAP_SECONDS = 6.0
 """A lease counts as unchanged only for the time in which it was read at least this often."""
@@ -195,3 +196,12 @@ class NodeWatch:
             lease_renewed=trace.renewed,
             lease_unchanged_seconds=now - trace.lease_since,
         )
+
+
+def pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:
+    """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
+    something points to are read.
+    """
+    suspicious = [pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)]
+    leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
+    return [pod.node for pod in (*leading, *suspicious) if pod.node]

@@ -24,7 +24,12 @@ from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, pods_path
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import Executor, beside_each_other, in_batches
+from regroup_operator.controller.executor import (
+    Executor,
+    Making,
+    beside_each_other,
+    in_batches,
+)
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import (
     describe,
@@ -39,7 +44,7 @@ from regroup_operator.controller.job_events import (
     coordinator_events,
     remembered_events,
 )
-from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.node_watch import NodeWatch, pointed_to
 from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
@@ -69,7 +74,15 @@ from regroup_operator.observe.kubernetes_objects import (
     read_mount_failure,
     read_pull,
 )
-from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
+from regroup_operator.observe.observed import (
+    AnyJob,
+    CoordinatorView,
+    Identity,
+    Job,
+    JobObject,
+    Observed,
+    Pod,
+)
 from regroup_operator.observe.ownership import name_conflict, own
 from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
@@ -148,12 +161,14 @@ class Reconciler:
         """Jobs whose last write of the status was refused, since they had changed."""
         self._hindrances: dict[Key, str | None] = {}
         """What the message of each job says beside its progress, as this process wrote it."""
-        self._looked_at: set[Key] = set()
-        """Jobs that this process has begun a round for."""
+        self._looked_at: dict[Key, str] = {}
+        """Jobs that this process has begun a round for -> UID."""
         self._asking: set[Key] = set()
         """Those whose last round waits for the first answer of their coordinator."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
+        self._training: set[Key] = set()
+        """Those that trained in their last round."""
         self._up_to_date: set[Key] = set()
         """Jobs of which this process has emitted all events that their status remembers."""
         self._events = EventWriter(cluster)
@@ -200,16 +215,23 @@ class Reconciler:
         round_subject.set(Subject(*key, job.status.rendezvous_generation or ""))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
+        if self._looked_at.get(key, job.uid) != job.uid:
+            self._forget(key)  # what is remembered is of a former job of this name
         known = self._known_pods(job)
         pods = await self._listed_pods(job) if known is None else known
-        observed = await self._observe(job, pods)
-        if self._has_yet_to_ask(job, observed):
+        if self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
+        observed = await self._observe(job, pods)
         decided = plan(job, observed, _now())
         if known is not None and decided.needs_fresh_pods:
             pods = await self._listed_pods(job)
             if pods != known or _trains(job):
                 observed = await self._observe(job, pods, recent=False)
+                decided = plan(job, observed, _now())
+        if any(isinstance(action, Making) for action in decided.actions):
+            checked = self._checked(job)
+            if checked is not job:
+                job, observed = checked, await self._observe(checked, pods, recent=False)
                 decided = plan(job, observed, _now())
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
@@ -279,8 +301,9 @@ class Reconciler:
         self._doubtful.discard(key)
         self._progress.forget(key)
         self._refused_once.discard(key)
-        self._looked_at.discard(key)
+        self._looked_at.pop(key, None)
         self._planned.discard(key)
+        self._training.discard(key)
         self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
@@ -294,7 +317,7 @@ class Reconciler:
         """Whether rounds of this job wait for the first answer of its coordinator."""
         return key in self._asking
 
-    def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
+    def _has_yet_to_ask(self, job: AnyJob, pods: tuple[Pod, ...]) -> bool:
         """Whether this operator has just started, and has had no answer from the coordinator of a
         job that has trained. What it could write before would be false: that nothing trains. The
         answer, or its absence, is news.
@@ -302,9 +325,9 @@ class Reconciler:
         if job.key in self._planned or job.deleting:
             return False
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
-        target = self._executor.target(job, observed.pods) if has_trained else None
+        target = self._executor.target(job, pods) if has_trained else None
         if target is not None and not self._coordinators.has_asked(job.key):
-            self._follow_target(job, observed, target)
+            self._follow_target(job, Observed(pods=pods), target)
             self._asking.add(job.key)
             return True
         self._planned.add(job.key)
@@ -317,12 +340,15 @@ class Reconciler:
         identity = read_identity(document)
         job = self._jobs.get(key, identity)
         if job is None:
-            job = self._checked(read_job(document, _now(), self._settings.max_workers))
+            job = read_job(document, _now(), self._settings.max_workers)
+            job = job if _trains(job) else self._checked(job)
             self._jobs.note(identity, job, document)
         return job
 
     def _checked(self, job: AnyJob) -> AnyJob:
-        """The job, or why no pod can be made of it. A spec is rendered for this once."""
+        """The job, or why no pod can be made of it. A spec is rendered for this once: before a job
+        starts, and of one that trains before it gets another pod. A new leader has a thousand.
+        """
         if not isinstance(job, Job):
             return job
         known, identity = self._problems.get(job.key), (job.uid, job.generation, job.python)
@@ -367,7 +393,7 @@ class Reconciler:
             conflict=name_conflict(job, named, claim),
             nodes=await self._nodes.look(
                 job.key,
-                _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
+                pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
                 job.status.suspected_nodes,
             ),
             unknown_nodes=self._nodes.unknown(nodes),
@@ -393,7 +419,7 @@ class Reconciler:
         failed, which may have been carried out all the same, and after those of the former leader.
         """
         if job.key not in self._looked_at:
-            self._looked_at.add(job.key)
+            self._looked_at[job.key] = job.uid
             refreshed = self._memory.pods.is_refreshed(job.namespace)
             if job.status.observed_generation and not refreshed:
                 self._doubtful.add(job.key)
@@ -431,13 +457,12 @@ class Reconciler:
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
         service, budget = names.service(job.name, role), names.disruption_budget(job.name)
         policy, claim = names.network_policy(job.name), claim_name(job)
+        services, budgets = self._memory.services, self._memory.budgets
         return await asyncio.gather(
-            _reading("Service", service, self._memory.services.get((job.namespace, service))),
-            _reading(
-                "PodDisruptionBudget", budget, self._memory.budgets.get((job.namespace, budget))
-            ),
-            _reading("NetworkPolicy", policy, self._network_policy(job)),
-            _reading("PersistentVolumeClaim", claim or "", self._claim(job, recent=recent)),
+            _reading("Service", service, lambda: services.get((job.namespace, service))),
+            _reading("PodDisruptionBudget", budget, lambda: budgets.get((job.namespace, budget))),
+            _reading("NetworkPolicy", policy, lambda: self._network_policy(job)),
+            _reading("PersistentVolumeClaim", claim or "", lambda: self._claim(job, recent=recent)),
         )
 
     async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
@@ -586,6 +611,8 @@ class Reconciler:
         once. So is a refused event. Progress is written when it is due.
         """
         pause = decided.requeue_after
+        trains = decided.status.phase == "Running"
+        (self._training.add if trains else self._training.discard)(job.key)
         event_due = self._events.due(job.key)
         if event_due is not None:
             pause = event_due if pause is None else min(pause, event_due)
@@ -593,15 +620,13 @@ class Reconciler:
         if due is not None:
             pause = min(due, pause or due)
         if pause and decided.status.completion_time is None:
-            pause = min(pause, self._longest_pause(decided))
+            pause = min(pause, self._longest_pause() if trains else STEADY_SECONDS)
         if pause and decided.follow:
             pause = min(pause, self._progress.seconds_left(job.key) or pause)
         return pause
 
-    def _longest_pause(self, decided: Plan) -> float:
-        if decided.status.phase != "Running":
-            return STEADY_SECONDS
-        return max(TRAINING_SECONDS, len(self._planned) / STEADY_ROUNDS_A_SECOND)
+    def _longest_pause(self) -> float:
+        return max(TRAINING_SECONDS, len(self._training) / STEADY_ROUNDS_A_SECOND)
 
     # --- follow and emit --------------------------------------------------------------------------
 
@@ -612,7 +637,10 @@ class Reconciler:
     def _follow_target(self, job: AnyJob, observed: Observed, target: Target | None) -> None:
         asked = job.size.max_replicas + job.size.spares
         workers = most_to_report(asked, len(observed.pods), self._settings.max_workers)
-        self._coordinators.follow(job.key, target, agents_to_ask(job, observed), workers)
+        known = job.status.coordinator_events
+        emitted = known.sequence if target is not None and known.term == target.term else 0
+        agents = agents_to_ask(job, observed)
+        self._coordinators.follow(job.key, target, agents, workers, emitted)
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
@@ -620,18 +648,31 @@ class Reconciler:
         """
         is_up_to_date = job.key in self._up_to_date
         self._up_to_date.discard(job.key)
-        events = (*coordinator_events(observed, _now()), *decided.events)
-        emitted = [await self._events.emit(job.key, job.uid, event) for event in events]
+        emitted = [await self._events.emit(job.key, job.uid, event) for event in decided.events]
+        emitted.append(await self._emit_reported(job, observed.coordinator))
         for name, event in () if is_up_to_date else remembered_events(job.status, _now()):
             emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
         if all(emitted):
             self._up_to_date.add(job.key)
 
+    async def _emit_reported(self, job: AnyJob, view: CoordinatorView) -> bool:
+        """Emit in their order what the coordinator reports. What follows one that is refused waits
+        for it. Returns whether all is emitted.
+        """
+        term = job.status.coordinator_term
+        for sequence, event in coordinator_events(view, _now()):
+            if event is not None and not await self._events.emit(job.key, job.uid, event):
+                return False
+            self._coordinators.note_emitted(job.key, term, sequence)
+        return True
 
-async def _reading(kind: str, name: str, request: Awaitable[Object | None]) -> Object | None:
+
+async def _reading(
+    kind: str, name: str, read: Callable[[], Awaitable[Object | None]]
+) -> Object | None:
     """What is read of an object. Raises UnreadableObjectError, which names it."""
     try:
-        return await request
+        return await read()
     except UnreadableError as error:
         raise UnreadableObjectError.named(kind, name, error.message) from error
 
@@ -650,15 +691,6 @@ def _to_be_timed(pods: Sequence[Pod], own: Mapping[str, Identity]) -> list[str]:
     """UIDs of what it matters of for how long it is so: ended pods, and the Service."""
     ended = [pod.uid for pod in pods if pod.phase in ("Failed", "Succeeded")]
     return [*ended, own["Service"].uid] if "Service" in own else ended
-
-
-def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:
-    """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
-    something points to are read.
-    """
-    suspicious = [pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)]
-    leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
-    return [pod.node for pod in (*leading, *suspicious) if pod.node]
 
 
 def _now() -> datetime:

@@ -10,6 +10,7 @@ from regroup_operator.api.status import (
     RESTART_REQUEST,
     STRAGGLERS_KEPT,
     CheckpointStatus,
+    CoordinatorEventsStatus,
     ProgressStatus,
     RecoveryStatus,
     RequestStatus,
@@ -20,7 +21,7 @@ from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.job_account import MOST_STORED, storable
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT, PlanContext
-from regroup_operator.observe.observed import AnyJob
+from regroup_operator.observe.observed import AnyJob, CoordinatorView
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery, RequestAnswer
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
@@ -38,6 +39,14 @@ def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -
             for slow in report.stragglers[:STRAGGLERS_KEPT]
         ),
     }
+
+
+def event_fields(view: CoordinatorView) -> dict[str, object]:
+    """Which of the coordinator's events exist; empty without a report."""
+    if view.status is None:
+        return {}
+    exist = CoordinatorEventsStatus(term=view.status.term, sequence=storable(view.emitted))
+    return {"coordinator_events": exist}
 
 
 def request_fields(

@@ -18,7 +18,11 @@ from regroup_operator.api.status import (
 )
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.conditions import conditions
-from regroup_operator.decide.coordinator_projection import report_fields, request_fields
+from regroup_operator.decide.coordinator_projection import (
+    event_fields,
+    report_fields,
+    request_fields,
+)
 from regroup_operator.decide.job_account import account_fields, merge_ledgers
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
@@ -27,7 +31,7 @@ from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 
 WORKERS_SHOWN = 64
-THROTTLED = frozenset({"progress", "goodput", "ledger", "message"})
+THROTTLED = frozenset({"progress", "goodput", "ledger", "message", "coordinator_events"})
 """Fields that change with every step. A status that differs in these alone is written rarely."""
 
 
@@ -51,6 +55,7 @@ def project(
         **account_fields(merge_ledgers(remembered, report)),
         **launcher_of(job).group_fields(job, observed, remembered),
         **report_fields(remembered, report),
+        **event_fields(observed.coordinator),
         **request_fields(job, report, context, now),
     }
     if context.outcome is not None and remembered.completion_time is None:

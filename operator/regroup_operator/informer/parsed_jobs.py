@@ -10,9 +10,11 @@ from collections import OrderedDict
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.observe.observed import AnyJob, Identity
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Of specs, as JSON. An ordinary one has two thousand; as Python objects they take some ten times
-as much.
+MOST_BYTES = 48 * 1024 * 1024
+"""Of memory, about. An ordinary job takes 12,000."""
+_OF_A_JOB, _OF_SPEC, _OF_STATUS = 4096, 20, 3
+"""Bytes of any job, and for each byte of its spec and status as JSON. They were measured: a spec is
+many small objects, and what can be long in a status are texts.
 """
 
 
@@ -36,7 +38,8 @@ class ParsedJobs:
     def note(self, identity: Identity, job: AnyJob, document: Object) -> None:
         """Remember the job that was read from this document."""
         self.forget(job.key)
-        size = len(json.dumps(document.get("spec")))
+        spec, status = (len(json.dumps(document.get(part))) for part in ("spec", "status"))
+        size = _OF_A_JOB + _OF_SPEC * spec + _OF_STATUS * status
         self._jobs[job.key] = identity, job, size
         self.size += size
         while self.size > self._most:

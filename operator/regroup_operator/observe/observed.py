@@ -297,6 +297,8 @@ class CoordinatorView:
     """
     error: str = ""
     """Why the last probe failed."""
+    emitted: int = 0
+    """Events of `status` up to this sequence have been emitted. Most of them are left out there."""
 
     @property
     def answer(self) -> CoordinatorStatus | None:

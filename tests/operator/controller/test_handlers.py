@@ -24,7 +24,7 @@ from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_pods import JobPods
-from regroup_operator.observe.observed import AnyJob, Observed
+from regroup_operator.observe.observed import AnyJob, Pod
 from regroup_trainer.system.machine_address import free_port
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.job_memory import make_memory
@@ -466,8 +466,8 @@ async def test_the_first_answer_for_a_job_that_lacks_a_pod_is_as_urgent_as_its_l
     news: dict[Key, Urgency] = {}
     has_yet_to_ask, add = Reconciler._has_yet_to_ask, WorkQueue.add
 
-    def noted_question(reconciler: Reconciler, job: AnyJob, observed: Observed) -> bool:
-        asks = has_yet_to_ask(reconciler, job, observed)
+    def noted_question(reconciler: Reconciler, job: AnyJob, pods: tuple[Pod, ...]) -> bool:
+        asks = has_yet_to_ask(reconciler, job, pods)
         asked.update({job.key} if asks else ())
         return asks
 

@@ -23,12 +23,15 @@ from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import BURST, EventLimit
 from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.followed_coordinator import Target
+from regroup_operator.controller.job_events import EventWriter
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.controller.operator_traces import OperatorTraces, Round
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, MOST_WRITES
 from regroup_operator.controller.work_queue import FIRST_PAUSE_SECONDS
-from regroup_operator.decide.plan import CreateWorker, Plan
+from regroup_operator.decide.coordinator_projection import event_fields
+from regroup_operator.decide.plan import CreateWorker, Event, Plan
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -40,7 +43,7 @@ from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.kubernetes_objects import read_job
-from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity
+from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity, Observed
 from regroup_trainer.protocol.job_status import JobEvent, MemberStatus
 from regroup_trainer.system.log_lines import Subject
 from tests.support.job_memory import (
@@ -308,7 +311,7 @@ async def test_max_replicas_of_a_started_job_gives_its_coordinator_no_larger_ans
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     allowed: list[int] = []
-    monkeypatch.setattr(Coordinators, "follow", lambda *given: allowed.append(given[-1]))
+    monkeypatch.setattr(Coordinators, "follow", lambda *given: allowed.append(given[-2]))
     elastic = {"minReplicas": 1, "maxReplicas": 1_000_000}
     status = {"startTime": "2025-12-31T00:00:00Z"}
     document = {**make_document(""), "spec": make_spec(elasticPolicy=elastic), "status": status}
@@ -417,6 +420,20 @@ async def test_many_jobs_that_train_are_looked_at_less_often(
     monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=120.0))
     async with reconciler_of(Server(make_document("first"))) as reconciler:
         assert await reconciler.reconcile(("a", "gpt")) == pause
+
+
+async def test_jobs_that_have_ended_do_not_delay_rounds_of_those_that_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconcile, "STEADY_ROUNDS_A_SECOND", 0.02)
+    ended = TrainingJobStatus(phase="Succeeded", completion_time="2026-01-01T00:00:00Z")
+    trains = TrainingJobStatus(phase="Running", observed_generation=1)
+    plans = iter([Plan(trains)] * 2 + [Plan(ended)] * 2 + [Plan(trains, requeue_after=120.0)])
+    monkeypatch.setattr(reconcile, "plan", lambda *_: next(plans))
+    async with reconciler_of(Server(make_document("first"))) as reconciler:
+        for name in ("gpt1", "gpt2", "gpt1", "gpt2"):
+            await reconciler.reconcile(("a", name))
+        assert await reconciler.reconcile(("a", "gpt")) == 50.0
 
 
 class ContestedServer(Server):
@@ -546,7 +563,7 @@ async def test_no_reason_of_a_coordinator_leads_an_event_to_another_name_or_name
     reasons = ("../../victim/events/x", "a\nb", "%2e%2e", "é" * 253)
     events = tuple(
         JobEvent(sequence=n, time=time.time(), type="Normal", reason=reason, message="x")
-        for n, reason in enumerate(reasons)
+        for n, reason in enumerate(reasons, 1)
     )
     view = CoordinatorView(make_coordinator_status(events=events))
     monkeypatch.setattr(Coordinators, "view", lambda *_: view)
@@ -557,6 +574,84 @@ async def test_no_reason_of_a_coordinator_leads_an_event_to_another_name_or_name
     for one in made:
         assert one["namespace"] == "a"
         assert re.fullmatch(r"gpt\.[0-9a-f]{16}", one["name"])
+
+
+async def test_what_exists_of_a_coordinators_events_is_not_made_again_by_the_next_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It keeps fifty: a thousand jobs would have as many made in their first rounds."""
+    server = PlainServer(make_document(""))
+    answer = make_coordinator_status(events=tuple(make_event(n) for n in range(1, 51)))
+    target = Target("uid-c", "198.19.0.9", 1, "secret")
+    status = TrainingJobStatus(phase="Running", observed_generation=1, coordinator_term=1)
+
+    def planned(job: AnyJob, observed: Observed, _now: Any) -> Plan:
+        return Plan(job.status.model_copy(update=event_fields(observed.coordinator)), follow=True)
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(reconcile, "plan", planned)
+    monkeypatch.setattr(reconcile, "THROTTLED", frozenset())  # the time for a write has come
+    monkeypatch.setattr(Executor, "target", lambda *_: target)
+    monkeypatch.setattr(Coordinators, "_watch", never)
+    server.stored["status"] = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    made = []
+    for _ in range(2):
+        async with reconciler_of(server) as reconciler:
+            reconciler._planned.add(("a", "gpt"))
+            await reconciler.reconcile(("a", "gpt"))
+            follower = reconciler._coordinators._followers["a", "gpt"]
+            for _ in range(3):
+                follower.answered(answer, 0.0)
+                await reconciler.reconcile(("a", "gpt"))
+            assert follower.status is not None
+            assert not follower.status.events
+        made.append(len(server.events))
+    assert made == [50, 50]
+
+
+async def test_a_refused_event_of_a_coordinator_is_made_later_and_before_those_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(make_document("first"))
+    view = CoordinatorView(make_coordinator_status(events=(make_event(2), make_event(1))))
+    monkeypatch.setattr(Coordinators, "view", lambda *_: view)
+    monkeypatch.setattr(Coordinators, "note_emitted", lambda *given: noted.append(given[1:]))
+    noted: list[Any] = []
+    tried: list[str] = []
+    refusal: ClusterError | None = ClusterError("POST", "/events", 403, "exceeded quota: few")
+
+    async def create_event(document: Json) -> None:
+        if document["reason"] == "Step":
+            tried.append(document["message"])
+            if refusal:
+                raise refusal
+
+    monkeypatch.setattr(server, "create_event", create_event)
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        assert (tried, noted) == (["1"], [])
+        refusal = None
+        monkeypatch.setattr(EventLimit, "allows", lambda *_: True)
+        await reconciler.reconcile(("a", "gpt"))
+        assert (tried, [n for *_, n in noted]) == (["1", "1", "2"], [1, 2])
+
+
+async def test_an_event_that_the_api_server_never_takes_holds_no_other_up() -> None:
+    class Strict(Server):
+        async def create_event(self, _document: Json) -> None:
+            raise ClusterError("POST", "/events", 422, "message: too long")
+
+    writer = EventWriter(Strict(make_document("first")))
+    assert await writer.emit(("a", "gpt"), "uid-1", Event("Normal", "Step", "x", "1"))
+
+
+def make_event(number: int) -> JobEvent:
+    """The newest one when the highest."""
+    return JobEvent(
+        sequence=number, time=time.time(), type="Normal", reason="Step", message=str(number)
+    )
 
 
 class ForgetfulServer(PlainServer):
@@ -909,6 +1004,33 @@ async def test_a_coordinator_that_a_quota_refuses_keeps_its_term_until_it_is_mad
             server.change_spec()
             await reconciler.reconcile(("a", "gpt"))
             assert server.term() == term, "the pod may have been made"
+
+
+class Recreating(FullQuota):
+    """The Service is that of the job which is stored now."""
+
+    async def service(self, namespace: str, name: str) -> Any:
+        found = await super().service(namespace, name)
+        found["metadata"]["ownerReferences"][0]["uid"] = self.stored["metadata"]["uid"]
+        return found
+
+
+async def test_a_job_that_is_made_again_at_once_is_not_held_back_by_what_was_refused_before() -> (
+    None
+):
+    """As by `kubectl replace --force`, between two rounds."""
+    server = Recreating()
+    async with reconciler_of(server, make_pods()) as reconciler:
+        server.refusal = ClusterError("POST", "/pods", 403, "exceeded quota: few")
+        for _ in range(3):
+            server.stored["metadata"]["generation"] = 1
+            await reconciler.reconcile(("a", "gpt"))
+        server.refusal = None
+        metadata = {**server.stored["metadata"], "uid": "uid-2", "resourceVersion": "500"}
+        server.stored = {"metadata": metadata, "spec": server.stored["spec"]}
+        await reconciler.reconcile(("a", "gpt"))
+        assert "gpt-c1" in server.made
+        assert "quota" not in server.stored["status"]["message"]
 
 
 async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
+
+import pytest
 
 from regroup_operator.informer.parsed_jobs import ParsedJobs
 from regroup_operator.observe.kubernetes_objects import read_identity, read_job
@@ -47,6 +52,32 @@ def test_what_was_asked_for_last_stays_where_many_are_too_large_together() -> No
     ]
     assert known == [0, 2, 3]
     assert jobs.size <= 3 * one.size
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        (make_spec(), {}),
+        ({"replicas": 1, "x": 1}, {}),
+        (make_spec(), {"handledPods": [f"{n:036d}" for n in range(1024)]}),
+        (make_spec(), {"nodeFailures": {f"node{n}": n for n in range(256)}}),
+    ],
+    ids=["ordinary", "invalid", "many pods", "many nodes"],
+)
+def test_the_memory_that_is_counted_is_about_that_which_jobs_take(
+    spec: dict[str, Any], status: dict[str, Any]
+) -> None:
+    jobs, count = ParsedJobs(), 50
+    found = [{**document(f"gpt{n}"), "spec": spec, "status": status} for n in range(count)]
+    texts = [json.dumps(each) for each in found]
+    note(jobs, json.loads(texts[0]))
+    tracemalloc.start()
+    for text in texts[1:]:
+        note(jobs, json.loads(text))
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.6 * jobs.size < taken < 1.5 * jobs.size
 
 
 def test_one_above_the_bound_is_not_remembered() -> None:

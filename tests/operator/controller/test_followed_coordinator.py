@@ -1,0 +1,41 @@
+"""What is kept of a coordinator's answers."""
+
+from __future__ import annotations
+
+from regroup_operator.controller.followed_coordinator import FollowedCoordinator, Target
+from regroup_trainer.protocol.job_status import JobEvent
+from tests.support.operator_simulation import make_coordinator_status
+
+FAILED = "CheckpointFailed"
+
+
+def make_event(sequence: int, reason: str = "CheckpointSaved") -> JobEvent:
+    """The newest one when the highest."""
+    return JobEvent(sequence=sequence, time=1e9, type="Normal", reason=reason, message="x")
+
+
+def kept(follower: FollowedCoordinator) -> list[int]:
+    """Sequences of the events in memory."""
+    assert follower.status is not None
+    return [event.sequence for event in follower.status.events]
+
+
+def test_events_that_were_emitted_take_no_memory_and_are_no_news() -> None:
+    follower = FollowedCoordinator(Target("uid", "198.19.0.9", 1, "secret"), emitted=3)
+    events = tuple(make_event(n) for n in range(1, 51))
+    assert follower.answered(make_coordinator_status(events=events), 1.0)
+    assert kept(follower) == list(range(4, 51))
+    follower.note_emitted(50)
+    follower.note_emitted(40)
+    assert not kept(follower)
+    assert not follower.answered(make_coordinator_status(events=events), 2.0)
+    assert follower.answered(make_coordinator_status(events=(*events, make_event(51))), 3.0)
+    assert kept(follower) == [51]
+
+
+def test_that_the_newest_save_failed_stays_known() -> None:
+    follower = FollowedCoordinator(Target("uid", "198.19.0.9", 1, "secret"))
+    events = (make_event(1, FAILED), make_event(2, FAILED), make_event(3))
+    follower.answered(make_coordinator_status(events=events), 1.0)
+    follower.note_emitted(3)
+    assert kept(follower) == [2]
