@@ -92,6 +92,7 @@ class Coordinators(StatusRoutes):
             total_steps=10**9,
             progress=progress,
             members=members,
+            agents_in_contact=(),
             checkpoint=_SAVED,
             events=self._events_of(self._job_of(request)),
         )

@@ -147,7 +147,7 @@ class Operator:
         watches = filling.watches
         if may_watch_nodes:
             watches.append(self._node_watch(cluster.connection, states, nodes))
-        self._elect(self._lead(election, reconciler, memory, watches))
+        self._run(self._lead(election, reconciler, memory, watches))
         health = await serve_health(
             self._settings.health_port,
             lambda: len(self.queue),
@@ -169,7 +169,7 @@ class Operator:
         """
         led = await election.win(STANDBY_PAUSE_SECONDS)
         if led:
-            self._elect(election.hold())
+            self._run(election.hold())
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
         is_current = led and all(watch.has_listed_all for watch in watches)
@@ -177,15 +177,13 @@ class Operator:
             memory.pods.trust()
         if not led:
             await election.win()
-            self._elect(election.hold())
+            self._run(election.hold())
         self._leads = True
-        self._tasks += [
-            asyncio.create_task(self._work(reconciler, memory.pods)),
-            asyncio.create_task(self._begin_rounds(memory, is_current=is_current)),
-        ]
+        self._run(self._work(reconciler, memory.pods))
+        self._run(self._begin_rounds(memory, is_current=is_current))
 
-    def _elect(self, part: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the election. The process ends where it fails."""
+    def _run(self, part: Coroutine[Any, Any, None]) -> None:
+        """Run a part without which this replica is of no use: the process ends where it fails."""
         task = asyncio.create_task(part)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
@@ -225,7 +223,7 @@ class Operator:
 
     def _ended(self, part: asyncio.Task[None]) -> None:
         if not part.cancelled() and (error := part.exception()):
-            self._end(f"the election failed: {error!r}")
+            self._end(f"a part of the operator failed: {error!r}")
 
     async def _fill(self, watches: list[ListWatch[Any]]) -> None:
         try:

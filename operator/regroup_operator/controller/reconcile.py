@@ -115,7 +115,7 @@ MOST_WRITES = 5
 change an annotation all the time. Each of them takes a moment, and a whole round takes longer.
 """
 UNREADABLE_SECONDS = 300.0
-"""Pause before a job that cannot be read is read again."""
+"""Before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class Reconciler:
             return UNASKED_SECONDS
         observed = await self._observe(job, pods)
         decided = plan(job, observed, _now())
-        if known is not None and decided.needs_fresh_pods:
+        if known is not None and _rests_on_absence(job, decided):
             pods = await self._listed_pods(job)
             if pods != known or _trains(job):
                 observed = await self._observe(job, pods, recent=False)
@@ -680,6 +680,14 @@ async def _reading(
 def _trains(job: AnyJob) -> bool:
     """Whether the job trained when its status was written, with the spec that it has."""
     return job.status.phase == "Running" and job.status.observed_generation == job.generation
+
+
+def _rests_on_absence(job: AnyJob, decided: Plan) -> bool:
+    """Whether a pod that was overlooked would make this plan wrong. The status of a suspended job
+    forgets what its pods were made of.
+    """
+    ends = decided.status.holds("Suspended") and not job.status.holds("Suspended")
+    return ends or decided.needs_fresh_pods
 
 
 def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:

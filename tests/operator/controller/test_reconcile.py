@@ -1048,6 +1048,28 @@ async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> Non
     assert server.lists == 1, "what the list has shown is known from then on"
 
 
+async def test_a_job_is_suspended_once_the_api_server_has_none_of_its_pods() -> None:
+    """A watch may have left some out, and the status forgets what they were made of."""
+    deleted: list[str] = []
+
+    class Deleting(PodServer):
+        async def delete_pod(self, _namespace: str, name: str, *_: Any) -> Json:
+            deleted.append(name)
+            return {}
+
+    server = Deleting()
+    async with reconciler_of(server) as former:
+        await former.reconcile(("a", "gpt"))
+    server.stored["spec"] = make_spec(networkPolicy="None", suspend=True)
+    server.stored["metadata"]["generation"] = 2
+    server.lists = 0
+    async with reconciler_of(server, make_pods()) as reconciler:
+        reconciler._looked_at["a", "gpt"] = "uid-1"  # so that it counts on its memory
+        await reconciler.reconcile(("a", "gpt"))
+    assert sorted(deleted) == sorted(server.made)
+    assert (server.lists, bool(server.stored["status"]["images"])) == (1, True)
+
+
 async def test_after_a_write_without_an_answer_the_pods_are_asked_for() -> None:
     server = PodServer()
     server.loses_answers = True
