@@ -620,13 +620,11 @@ class Reconciler:
         if due is not None:
             pause = min(due, pause or due)
         if pause and decided.status.completion_time is None:
-            pause = min(pause, self._longest_pause() if trains else STEADY_SECONDS)
+            steady = max(TRAINING_SECONDS, len(self._training) / STEADY_ROUNDS_A_SECOND)
+            pause = min(pause, steady if trains else STEADY_SECONDS)
         if pause and decided.follow:
             pause = min(pause, self._progress.seconds_left(job.key) or pause)
         return pause
-
-    def _longest_pause(self) -> float:
-        return max(TRAINING_SECONDS, len(self._training) / STEADY_ROUNDS_A_SECOND)
 
     # --- follow and emit --------------------------------------------------------------------------
 
