@@ -223,7 +223,7 @@ class Reconciler:
             return UNASKED_SECONDS
         observed = await self._observe(job, pods)
         decided = plan(job, observed, _now())
-        if known is not None and _rests_on_absence(job, decided):
+        if known is not None and decided.needs_fresh_pods(job.status):
             pods = await self._listed_pods(job)
             if pods != known or _trains(job):
                 observed = await self._observe(job, pods, recent=False)
@@ -678,14 +678,6 @@ async def _reading(
 def _trains(job: AnyJob) -> bool:
     """Whether the job trained when its status was written, with the spec that it has."""
     return job.status.phase == "Running" and job.status.observed_generation == job.generation
-
-
-def _rests_on_absence(job: AnyJob, decided: Plan) -> bool:
-    """Whether a pod that was overlooked would make this plan wrong. The status of a suspended job
-    forgets what its pods were made of.
-    """
-    ends = decided.status.holds("Suspended") and not job.status.holds("Suspended")
-    return ends or decided.needs_fresh_pods
 
 
 def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:

@@ -221,10 +221,12 @@ class Plan:
     hindrance: str | None = None
     """Reason of what is wrong although the job trains: the message says it from then on."""
 
-    @property
-    def needs_fresh_pods(self) -> bool:
-        """Whether it must not rest on pods from memory alone, which may lack one that lives."""
-        return any(map(_rests_on_absence, self.actions))
+    def needs_fresh_pods(self, former: TrainingJobStatus) -> bool:
+        """Whether it must not rest on pods from memory alone, which may lack one that lives. The
+        status of a suspended job forgets what its pods were made of.
+        """
+        is_suspended = self.status.holds("Suspended") and not former.holds("Suspended")
+        return is_suspended or any(map(_rests_on_absence, self.actions))
 
 
 def _rests_on_absence(action: Action) -> bool:

@@ -36,9 +36,11 @@ HARMLESS = (
 
 @pytest.mark.parametrize("action", GRAVE, ids=str)
 def test_what_an_overlooked_pod_would_make_wrong_needs_a_list(action: Action) -> None:
-    assert Plan(TrainingJobStatus(), (EnsureService(1), action)).needs_fresh_pods
+    assert Plan(TrainingJobStatus(), (EnsureService(1), action)).needs_fresh_pods(
+        TrainingJobStatus()
+    )
 
 
 @pytest.mark.parametrize("action", HARMLESS, ids=str)
 def test_the_first_of_everything_and_what_names_a_uid_need_none(action: Action) -> None:
-    assert not Plan(TrainingJobStatus(), (action,)).needs_fresh_pods
+    assert not Plan(TrainingJobStatus(), (action,)).needs_fresh_pods(TrainingJobStatus())
