@@ -196,6 +196,11 @@ class Job:
     """Whether the volume has numbers of a higher term: it gives no more of this one."""
     volume_refuses: str = ""
     """Why the volume gives no number; empty when it does."""
+    read_until: float | None = None
+    """Hellos and signs of life that arrived later wait unread, as the server says; None: none do.
+    """
+    reported_until: float | None = None
+    """The same of reports."""
     pace: dict[int, float] = field(default_factory=dict)
     """Rank -> how much longer than the others it computes; 1 by default."""
     _born: int = 0
@@ -289,7 +294,7 @@ class Job:
             self._agents_act()
             if self.now - self._ticked >= self.core.pause(self.now):
                 self._ticked = self.now
-                self._do(self.core.tick(self.now))
+                self._do(self.core.tick(self.now, self.read_until, self.reported_until))
 
     def pause_coordinator(self, seconds: float) -> None:
         """The coordinator's process does not run for a while."""

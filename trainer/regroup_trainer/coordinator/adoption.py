@@ -19,16 +19,17 @@ def adopt(state: State, until: float, now: float) -> bool:
     """Adopt the newest generation once all its members are back; False while it is waited for.
 
     Training never stopped, so a whole generation goes on under its old number. From `until` on, a
-    missing member is lost. A member whose heartbeats arrive is only late: it may take seconds to
-    notice that the connection to the former coordinator is gone. A newer generation that trains
-    without the members that are here is waited for as long as it does.
+    missing member is lost, unless its hello may have arrived unread. A member whose heartbeats
+    arrive is only late: it may take seconds to notice that the connection to the former coordinator
+    is gone. A newer generation that trains without the members that are here is waited for as long
+    as it does.
     """
     if state.cut_off.trains_without(state.former.number, now):
         return False
     record, missing = state.former.record, state.former.missing
     if record is None:
         return True
-    if missing and _may_come(state, missing, until, now):
+    if missing and _may_come(state, missing, until):
         return False
     back = _back(state, record)
     _adopt(state, record, back, now)
@@ -48,15 +49,16 @@ def _back(state: State, record: GenerationRecord) -> list[Hello]:
     return [h for h in hellos if h.record is not None and h.record.number == record.number]
 
 
-def _may_come(state: State, missing: Iterable[str], until: float, now: float) -> bool:
-    if now < until:
+def _may_come(state: State, missing: Iterable[str], until: float) -> bool:
+    known = state.read_until
+    if known < until:
         return True
-    return now < until + LONGEST_SECONDS and all(_is_alive(state, name, now) for name in missing)
+    return known < until + LONGEST_SECONDS and all(_is_alive(state, name) for name in missing)
 
 
-def _is_alive(state: State, name: str, now: float) -> bool:
+def _is_alive(state: State, name: str) -> bool:
     last_heartbeat = state.unknown_members.get(name, float("-inf"))
-    return now - last_heartbeat < state.desired.timeout_milliseconds / 1000
+    return state.read_until - last_heartbeat < state.desired.timeout_milliseconds / 1000
 
 
 def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:

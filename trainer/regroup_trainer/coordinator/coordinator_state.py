@@ -81,6 +81,8 @@ class State:
     """A request for a restart, and whether the volume has its checkpoint; None: not known yet."""
     started = False
     """Whether the state of any generation has ever been in place."""
+    read_until = -math.inf
+    """Hellos and signs of life that had arrived by then are known; a later one may wait unread."""
     reported_until = -math.inf
     """What ranks had reported by then is known; a later report may have arrived unread."""
     agents_give_names = True

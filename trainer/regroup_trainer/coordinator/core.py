@@ -126,17 +126,17 @@ class Coordinator:
     def tick(
         self, now: float, read_until: float | None = None, reported_until: float | None = None
     ) -> list[Effect]:
-        """Let time pass. Call it again after `pause`, which a message may shorten. Signs of life
-        that arrived later than `read_until` (`now`, if it is not given) may be unknown yet, and
-        reports that arrived later than `reported_until`.
+        """Let time pass. Call it again after `pause`, which a message may shorten. Hellos and
+        signs of life that arrived later than `read_until` (`now`, if it is not given) may be
+        unknown yet, and reports that arrived later than `reported_until`.
         """
         state = self.state
         self._note_pause(now)
         reported = now if reported_until is None else reported_until
         reported = max(reported, now - LONGEST_UNREAD_SECONDS)
         state.reported_until = max(state.reported_until, reported)
-        known = now if read_until is None else read_until
-        for member in state.members.expired(state.desired, known):
+        state.read_until = max(state.read_until, now if read_until is None else read_until)
+        for member in state.members.expired(state.desired, state.read_until):
             if member.closed_at is None:
                 since, how = member.last_seen, "no heartbeat"
             else:
@@ -403,7 +403,7 @@ class Coordinator:
         if state.outcome is not None or not state.desired.suspend or not self._is_forming():
             return False
         if current is None:
-            return now >= self._timers.adopt_until
+            return state.read_until >= self._timers.adopt_until
         if rank_not_out(state, current) is not None:
             return False
         # A next generation saves what parked ranks alone have, where it can be formed.

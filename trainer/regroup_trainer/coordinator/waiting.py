@@ -166,7 +166,7 @@ def _former_workers(context: WaitingContext) -> str | None:
         late = named((place.pod for place in missing.values()), len(missing))
         return f"waiting for {late} to connect to the new coordinator, or else to count as lost"
     successor = state.term > 1 and state.current is None
-    may_come = successor and context.now < timers.adopt_until
+    may_come = successor and state.read_until < timers.adopt_until
     wanted = context.missing > 0 or state.desired.suspend
     if not context.size or not may_come or not wanted:
         return None
