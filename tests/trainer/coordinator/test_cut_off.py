@@ -58,6 +58,15 @@ def test_no_generation_begins_while_the_one_that_was_cut_off_makes_steps() -> No
     assert job.indices == [2]
 
 
+def test_a_pause_of_the_successor_does_not_end_the_one_that_was_cut_off() -> None:
+    job, _ = cut_off()
+    train_elsewhere(job, 5)
+    job.history_bytes += 100
+    job.pause_coordinator(QUIET_SECONDS + 2.0)
+    train_elsewhere(job, 5)
+    assert job.core.state.current is None
+
+
 def test_it_goes_on_under_this_coordinator_when_its_workers_connect() -> None:
     job, agents = cut_off()
     train_elsewhere(job, 5)

@@ -4,8 +4,18 @@ while it was paused, is held against no member and no rank.
 
 from __future__ import annotations
 
-from regroup_trainer.protocol.generation import GenerationNumber
+from collections.abc import Callable
+
+import pytest
+
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.effects import ReserveNumber
+from regroup_trainer.coordinator.transitions import AGREE_SECONDS
+from regroup_trainer.protocol.agent_messages import HeldSnapshots
+from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.generation import Decision, GenerationNumber
 from tests.support.coordinator_simulation import Job, start_job
+from tests.support.large_job import LargeJob, uid
 
 FIRST = GenerationNumber(1, 1)
 
@@ -81,3 +91,87 @@ def test_a_job_to_suspend_is_not_suspended_before_the_hellos_of_its_members_are_
     job.wait(1.0)
     assert job.outcome is not None
     assert job.saved_step == agents[0].step
+
+
+# --- a pause --------------------------------------------------------------------------------------
+
+Input = Callable[[Coordinator, float], object]
+INPUTS: dict[str, Input] = {
+    "tick": lambda core, now: core.tick(now),
+    "message": lambda core, now: core.on_message(HeldSnapshots(snapshots=()), uid(0), now),
+    "heartbeat": lambda core, now: (core.on_heartbeat(uid(0), now), core.tick(now)),
+    "closed": lambda core, now: core.on_closed(uid(0), now),
+    "desired": lambda core, now: core.update_desired(core.state.desired, now),
+    "lost": lambda core, now: core.on_lost(Lost(members=("nobody",), reason="gone"), now),
+    "reserved": lambda core, now: core.on_reserved(GenerationNumber(2, 1), None, now),
+    "refused": lambda core, now: core.on_reservation_failed("it is full", now),
+    "unanswered": lambda core, now: core.on_reservation_unanswered("it is slow", now),
+    "former": lambda core, now: core.on_former(FIRST, 0, now),
+    "checkpoint": lambda core, now: core.on_checkpoint_looked_for("", True, now),
+}
+"""Whichever comes first after a pause."""
+each_input = pytest.mark.parametrize("arrives", INPUTS.values(), ids=INPUTS)
+
+
+def training() -> LargeJob:
+    """A job whose ranks make steps, a moment after a tick."""
+    job = LargeJob(4)
+    for number in range(4):
+        job.hello(number)
+    for number, restored in job.restored():
+        job.send(number, restored)
+    for send in job.progress():
+        send()
+    job.tick()
+    return job
+
+
+@each_input
+def test_a_successor_that_was_paused_loses_nobody_who_comes_late(arrives: Input) -> None:
+    job = training()
+    record = job.record
+    job.start_coordinator(2)
+    job.tick()
+    for number in range(3):
+        job.hello(number, record)
+    job.now += 12.0
+    arrives(job.core, job.now)
+    assert job.core.state.current is None
+
+
+@each_input
+def test_no_rank_hangs_whose_reports_a_pause_holds_up(arrives: Input) -> None:
+    job = training()
+    job.now += 200.0
+    arrives(job.core, job.now)
+    current = job.core.state.current
+    assert current is not None
+    assert (current.diagnosed_at, current.failure) == (None, None)
+
+
+@each_input
+def test_a_pause_ends_no_rank_by_force_that_was_asked_to_agree(arrives: Input) -> None:
+    job = training()
+    patient = {"revision": 2, "progress_timeout_seconds": 600}
+    job.core.update_desired(job.desired().model_copy(update=patient), job.now)
+    begun = job.now
+    while job.now < begun + AGREE_SECONDS + 10.0:  # a step may take so long
+        job.now += 0.4
+        for number in range(4):
+            job.core.on_heartbeat(uid(number), job.now)
+        job.tick()
+    job.leave(3)
+    job.tick()
+    current = job.core.state.current
+    assert current is not None
+    assert current.decision == Decision.LEAVE
+    job.now += 100.0
+    arrives(job.core, job.now)
+    assert current.failure is None
+
+
+def test_after_a_pause_the_volume_is_asked_for_a_successor_before_a_generation_begins() -> None:
+    job = training()
+    job.now += 12.0
+    effects = job.core.update_desired(job.desired(), job.now)
+    assert [effect for effect in effects if isinstance(effect, ReserveNumber)]

@@ -150,8 +150,8 @@ class Coordinator:
         return effects
 
     def _note_pause(self, now: float) -> None:
-        """Forgive what others could not show while this process was paused. This comes before all
-        that is decided after a pause, and once for each.
+        """Forgive what others could not show while this process was paused, once for each pause.
+        Each input that leads to decisions begins with it: any may come before the next tick.
         """
         late = now - self._next_tick
         if late <= PAUSE_SECONDS:
@@ -162,6 +162,7 @@ class Coordinator:
         state, forgiven = self.state, late - COUNTED_SECONDS
         state.members.forgive(forgiven, now)
         self._timers.forgive(forgiven)
+        state.cut_off.forgive(forgiven)
         unknown = state.unknown_members
         state.unknown_members = {name: min(now, at + forgiven) for name, at in unknown.items()}
         if state.current is not None:
@@ -203,6 +204,7 @@ class Coordinator:
 
     def update_desired(self, desired: Desired, now: float) -> list[Effect]:
         """The operator sent what the job should be. An older revision is ignored."""
+        self._note_pause(now)
         if desired.revision >= self.state.desired.revision:
             self.state.desired = desired
             self.state.account.merge(desired.seed)
@@ -218,6 +220,7 @@ class Coordinator:
 
     def on_lost(self, lost: Lost, now: float) -> list[Effect]:
         """The operator reports members that are gone."""
+        self._note_pause(now)
         self.state.ended_pods.update(lost.members)
         for name in lost.members:
             if member := self.state.members.get(name):
@@ -231,6 +234,7 @@ class Coordinator:
 
         `newest` is the newest generation with a lineage record on the volume.
         """
+        self._note_pause(now)
         self._numbers.on_granted(number)
         state = self.state
         state.volume.for_numbers = None
@@ -242,23 +246,27 @@ class Coordinator:
 
     def on_reservation_failed(self, why: str, now: float) -> list[Effect]:
         """Answer to ReserveNumber: the volume refused it."""
+        self._note_pause(now)
         self._numbers.on_refused(why, now)
         self._note_volume(why, now)
         return self._advance(now)
 
     def on_reservation_unanswered(self, why: str, now: float) -> list[Effect]:
         """ReserveNumber has no answer yet, for long; it may still come."""
+        self._note_pause(now)
         self._numbers.on_unanswered(why)
         self._note_volume(why, now)
         return self._advance(now)
 
     def on_former(self, number: GenerationNumber, size: int, now: float) -> list[Effect]:
         """Answer to LookForFormer: the generation, and the bytes of its history."""
+        self._note_pause(now)
         self.state.cut_off.note(number, size, now)
         return self._advance(now)
 
     def on_checkpoint_looked_for(self, request: str, found: bool, now: float) -> list[Effect]:
         """Answer to LookForCheckpoint."""
+        self._note_pause(now)
         self.state.restart_step_found = request, found
         return self._advance(now)
 

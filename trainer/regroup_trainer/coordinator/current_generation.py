@@ -168,7 +168,8 @@ class CurrentGeneration:
 
     def forgive(self, seconds: float, now: float) -> None:
         """The coordinator was paused: what ranks reported in so many seconds is not known yet."""
-        self.last_report = min(now, self.last_report + seconds)
+        waited_since = max(self.last_report, self.decided_at)  # for the ranks to agree
+        self.last_report = min(now, waited_since + seconds)
         self.last_activity = min(now, self.last_activity + seconds)
         self.leave_until += seconds
         if self.diagnosed_at is not None:
@@ -316,6 +317,10 @@ class CutOffGeneration:
         elif size > self._bytes:
             self._over_at = now + QUIET_SECONDS
         self.number, self._bytes = number, size
+
+    def forgive(self, seconds: float) -> None:
+        """The coordinator was paused, and could not look for so long."""
+        self._over_at += seconds
 
     def trains_without(self, newest: GenerationNumber | None, now: float) -> bool:
         """Whether it may train, although the agents here report none that is newer than this."""
