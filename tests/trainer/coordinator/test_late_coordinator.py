@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.core import LONGEST_UNREAD_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import ReserveNumber
 from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.agent_messages import HeldSnapshots
 from regroup_trainer.protocol.desired import Lost
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
-from tests.support.coordinator_simulation import Job, start_job
+from tests.support.coordinator_simulation import STUCK_IN_COLLECTIVE, Job, start_job
 from tests.support.large_job import LargeJob, uid
 
 FIRST = GenerationNumber(1, 1)
@@ -91,6 +91,80 @@ def test_a_job_to_suspend_is_not_suspended_before_the_hellos_of_its_members_are_
     job.wait(1.0)
     assert job.outcome is not None
     assert job.saved_step == agents[0].step
+
+
+# --- reports that wait unread ---------------------------------------------------------------------
+
+
+def test_ranks_whose_reports_wait_unread_do_not_hang() -> None:
+    job, agents = start_job(steps=10_000, progress_timeout_seconds=3)
+    job.wait(2.0)
+    current = job.core.state.current
+    assert current is not None
+    job.reported_until = job.now
+    agents[1].stuck_in = STUCK_IN_COLLECTIVE  # so it looks
+    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
+    assert (current.diagnosed_at, current.failure) == (None, None)
+    job.reported_until, agents[1].stuck_in = None, None
+    job.wait(1.0)
+    assert (current.diagnosed_at, current.failure) == (None, None)
+
+
+def test_stacks_that_wait_unread_are_waited_for() -> None:
+    job, agents = start_job(steps=10_000, progress_timeout_seconds=3)
+    job.wait(2.0)
+    agents[1].stuck_in = STUCK_IN_COLLECTIVE
+    for agent in agents:
+        agent.answers = False
+    current = job.core.state.current
+    assert current is not None
+    while current.diagnosed_at is None:
+        job.wait(0.1)
+    job.reported_until = job.now
+    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
+    early = current.failure
+    assert early is None
+    job.reported_until = None
+    job.wait(0.1)
+    assert current.failure is not None
+    assert current.failure.cause == "hang"
+
+
+def test_ranks_whose_reports_wait_unread_are_not_ended_by_force() -> None:
+    job, agents = start_job(steps=10_000)
+    for agent in agents:
+        agent.ranks_run = False  # so it looks
+    job.ask_to_leave(agents[2])
+    current = job.core.state.current
+    assert current is not None
+    job.wait(AGREE_SECONDS - 1.0)
+    job.reported_until = job.now
+    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
+    early = current.failure
+    assert early is None
+    job.reported_until = None
+    job.wait(0.1)
+    assert current.failure is not None
+
+
+def test_the_end_of_a_rank_that_waits_unread_is_the_cause_all_the_same() -> None:
+    """Where ranks cannot keep their state, nothing else holds up the verdict on their network."""
+    job, agents = start_job(strategy="fsdp", steps=10_000)
+    job.reported_until = job.now
+    current = job.core.state.current
+    assert current is not None
+    agents[0].ranks_run = False
+    for agent in agents[1:]:
+        job.rank_ends(agent, "peer", 75)
+    job.wait(5.0)
+    assert current.failure is not None
+    assert current.failure.provisional
+    agents[0].ranks_run = True
+    job.rank_ends(agents[0], "error", 1, "RuntimeError: out of luck")
+    job.reported_until = None
+    job.wait(0.1)
+    assert current.failure.cause == "application"
+    assert "out of luck" in current.failure.message
 
 
 # --- a pause --------------------------------------------------------------------------------------

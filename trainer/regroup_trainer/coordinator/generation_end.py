@@ -75,7 +75,7 @@ def apply_transition(state: State, current: CurrentGeneration, now: float) -> No
     since = current.decided_at
     if not current.unmanaged:
         since = max(since, current.last_report)
-    if agreed is not None and now - since > patience:
+    if agreed is not None and state.reported_until - since > patience:
         late = (
             f"the ranks have not agreed on an end within {patience:.0f} s, and are ended by force"
         )
@@ -261,7 +261,8 @@ def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now:
     if rank_not_out(state, current) is not None:
         return False
     suspect = state.members.first_suspect(state.desired, now)
-    return suspect is None and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
+    until = failure.time + state.desired.heartbeat_milliseconds / 1000
+    return suspect is None and state.reported_until >= until
 
 
 def _fail(state: State, failure: Failure, why: str, now: float, reason: str = "") -> None:

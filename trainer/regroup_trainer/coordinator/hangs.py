@@ -83,8 +83,12 @@ def may_start_slowly(planned: RestoredFrom, reported: Iterable[RestoredFrom | No
 
 
 def watch(state: State, current: CurrentGeneration, now: float) -> None:
-    """Ask for stacks when nothing was done for too long; end the generation once they are here."""
-    idle = now - current.last_activity
+    """Ask for stacks when nothing was done for too long; end the generation once they are here.
+
+    Time counts up to the moment until which all reports are known: what waits unread may show work.
+    """
+    known = state.reported_until
+    idle = known - current.last_activity
     current.stall = _stall(state, current, idle)
     if current.busy and idle > LONG_BUSY_SECONDS:
         _report_busy(state, current, idle, now)
@@ -93,7 +97,7 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
     if current.diagnosed_at is None:
         if _may_hang(state, idle) and idle > _deadline(state, current):
             _ask_for_stacks(state, current, idle, now)
-    elif len(current.stacks) == current.world_size or now - current.diagnosed_at > ANSWER_SECONDS:
+    elif len(current.stacks) == current.world_size or known - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
 
 
