@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import pytest
 
 from regroup_trainer.coordinator.serving.inbox import (
     MOST_CHARACTERS,
@@ -18,7 +21,11 @@ FIRST = GenerationNumber(1, 1)
 
 
 def progress(step: int, ranks: int = 1) -> str:
-    reports = (Progress(generation=FIRST, rank=n, step=step, time=1.0) for n in range(ranks))
+    return progress_of(step, range(ranks))
+
+
+def progress_of(step: int, ranks: Iterable[int]) -> str:
+    reports = (Progress(generation=FIRST, rank=n, step=step, time=1.0) for n in ranks)
     return Reports(reports=tuple(reports)).model_dump_json()
 
 
@@ -73,6 +80,16 @@ def test_only_the_newest_progress_of_a_connection_is_handled() -> None:
         inbox.add("a", progress(step, ranks=8), 1.0)
         inbox.add("b", progress(step), 1.0)
     assert all_of(inbox) == [("a", progress(99, ranks=8)), ("b", progress(99))]
+
+
+@pytest.mark.parametrize(("older", "newer"), [([0], range(1, 8)), ([1, 2], [0, 1]), ([1], [11])])
+def test_progress_of_other_ranks_overtakes_nothing(older: list[int], newer: Iterable[int]) -> None:
+    """Where steps are slow, that of rank 0 comes first, and that of the others a second later."""
+    inbox = Inbox[str]()
+    texts = [progress_of(1, older), progress_of(1, newer)]
+    for text in texts:
+        inbox.add("a", text, 1.0)
+    assert [text for _, text in all_of(inbox)] == texts
 
 
 def test_progress_of_fewer_ranks_or_with_other_reports_overtakes_nothing() -> None:

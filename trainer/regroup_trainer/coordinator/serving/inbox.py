@@ -22,6 +22,7 @@ URGENT_IN_A_ROW: Final = 16
 
 _URGENT = re.compile('"kind":"(?:rank_exit|parked|finished|leaving)"')
 _KIND, _PROGRESS = '"kind":"', '"kind":"progress"'
+_RANK = re.compile(r'"rank":(\d+)')
 """As agents write JSON. Within a text there would be a backslash before each quotation mark."""
 _Connection = TypeVar("_Connection", bound=Hashable)
 
@@ -106,11 +107,13 @@ class Inbox(Generic[_Connection]):
 
 
 def _is_overtaken(older: str, newer: str) -> bool:
-    """Whether two messages hold progress alone, the newer one of at least as many ranks."""
-    return 0 < _ranks_with_progress(older) <= _ranks_with_progress(newer)
+    """Whether two messages hold progress alone, the newer one of all ranks of the older."""
+    if not (_is_progress(older) and _is_progress(newer)):
+        return False
+    return {*_RANK.findall(older)} <= {*_RANK.findall(newer)}
 
 
-def _ranks_with_progress(text: str) -> int:
-    """0 where a message holds something else."""
+def _is_progress(text: str) -> bool:
+    """Whether a message holds nothing else."""
     count = text.count(_PROGRESS)
-    return count if text.count(_KIND) == count + 1 else 0
+    return 0 < count == text.count(_KIND) - 1
