@@ -168,6 +168,23 @@ def test_a_new_generation_drops_reports_and_keeps_the_request_to_leave() -> None
     assert outbox.pause(10.0) is None
 
 
+@pytest.mark.parametrize("waiting", [MOST_MESSAGES - 1, MOST_MESSAGES])
+def test_where_too_many_wait_the_oldest_of_what_could_not_be_sent_is_dropped(waiting: int) -> None:
+    outbox = Outbox(2)
+    for rank in range(2):
+        outbox.add(parked(rank), 0.0)
+    sent = outbox.take(0.0)
+    assert sent is not None
+    for _ in range(waiting - 1):
+        outbox.add(restored(0), 1.0)
+    outbox.add(failed(0), 1.0)
+    outbox.give_back(sent)
+    reports = [report for message in drained(outbox, 2.0) for report in reports_of(message)]
+    assert len(reports) == MOST_MESSAGES
+    assert reports[-1] == failed(0)
+    assert reports[0] == (restored(0) if waiting == MOST_MESSAGES else parked(1))
+
+
 def test_a_message_that_could_not_be_sent_comes_first() -> None:
     outbox = Outbox(2)
     outbox.add(parked(0), 0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -79,9 +80,12 @@ class Outbox:
         return message
 
     def give_back(self, message: BaseModel) -> None:
-        """It could not be sent, and comes before all others."""
+        """It could not be sent, and comes before all others, as far as there is room: it is the
+        oldest.
+        """
         parts = message.reports if isinstance(message, Reports) else (message,)
-        self._queue.extendleft(reversed(parts))
+        room = MOST_MESSAGES - len(self._queue)
+        self._queue.extendleft(islice(reversed(parts), room))
         self._due = -math.inf
 
     def begin(self, agents: int) -> None:
