@@ -156,6 +156,20 @@ def test_a_connection_that_agents_gave_up_during_a_pause_is_no_evidence_of_a_los
     assert len(job.core.state.members) == 3
 
 
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_connection_that_the_coordinator_closed_is_no_evidence_of_a_loss(is_alive: bool) -> None:
+    """Its agent did not read, and a rank lost a peer. Without heartbeats that agent is the peer."""
+    job, agents = start()
+    agents[1].connects, agents[1].heartbeats_arrive = False, is_alive
+    agents[1].connected = False
+    job.core.on_closed(agents[1].name, job.now, here=True)
+    job.leave_generation(agents[0])
+    assert len(job.core.state.members) == 3
+    agents[1].connects = is_alive
+    job.wait(1.5)
+    assert (agents[1].name in job.core.state.members) is is_alive
+
+
 def test_no_rank_hangs_while_the_coordinator_is_paused() -> None:
     job = Job(make_desired(steps=10_000, progress_timeout_seconds=2))
     for index in range(3):

@@ -192,12 +192,12 @@ class Coordinator:
             if name and name not in self.state.members:  # its hello may overtake this
                 self._note_unknown(name, now)
 
-    def on_closed(self, name: str, now: float) -> list[Effect]:
-        """The connection to a member closed."""
+    def on_closed(self, name: str, now: float, *, here: bool = False) -> list[Effect]:
+        """The connection to a member closed. `here`: this process closed it."""
         self._note_pause(now)
         member, current = self.state.members.get(name), self.state.current
         if member is not None and member.closed_at is None:
-            self.state.members.on_closed(member, now)
+            self.state.members.on_closed(member, now, here=here)
             if current is not None and current.failure and current.failure.provisional:
                 self.state.lose_disconnected(now)
         return self._advance(now)

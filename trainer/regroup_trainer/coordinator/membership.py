@@ -3,7 +3,8 @@
 An agent shows life by its heartbeats (HTTP) and by its WebSocket. These rules find a loss:
 
 - At once: the operator reports it, another pod of the same index sends its hello while this member
-  is unresponsive, or a rank elsewhere lost a peer while the connection of this member is closed.
+  is unresponsive, or a rank elsewhere lost a peer while the connection of this member is closed,
+  unless the coordinator closed it.
 - After two heartbeat intervals: the connection closed and no heartbeat came since. A process that
   died leaves a closed connection, and sends nothing. One whose connection merely broke goes on with
   its heartbeats and reconnects.
@@ -55,6 +56,8 @@ class Member:
     last_seen: float
     closed_at: float | None = None
     """When its connection closed; None while it is open."""
+    closed_here: bool = False
+    """Whether the coordinator closed it, which says nothing of its agent."""
     leaving: str | None = None
     """Why it asked to leave."""
     step: int = 0
@@ -215,9 +218,9 @@ class Members(Mapping[str, Member]):
         else:
             self.overloaded.pop(member.name, None)
 
-    def on_closed(self, member: Member, now: float) -> None:
-        """Its connection closed."""
-        member.closed_at = now
+    def on_closed(self, member: Member, now: float, *, here: bool = False) -> None:
+        """Its connection closed. `here`: the coordinator closed it."""
+        member.closed_at, member.closed_here = now, here
         self.closed[member.name] = member
         self.revision += 1
 
@@ -267,7 +270,11 @@ class Members(Mapping[str, Member]):
 
     def disconnected(self) -> list[Member]:
         """Those whose closed connections are evidence that they are gone."""
-        return [one for one in self.closed.values() if (one.closed_at or 0.0) >= self._trusted_from]
+        return [
+            one
+            for one in self.closed.values()
+            if not one.closed_here and (one.closed_at or 0.0) >= self._trusted_from
+        ]
 
     def _forget(self, member: Member) -> None:
         self._unstay(member)

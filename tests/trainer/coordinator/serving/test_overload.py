@@ -246,10 +246,25 @@ async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
                 texts += 1
                 assert texts * 4096 < 16 * 1024 * 1024, "its buffer is bounded"
             assert state.members["uid-0"].closed_at is None
+            assert state.members.disconnected() == [], "the coordinator itself closed it"
         again = await setup.join(make_hello(1))
         await until("its return", lambda: state.members["uid-1"].closed_at is None)
         await again.close()
         await reading.close()
+
+
+async def test_a_connection_that_is_closed_for_its_message_is_no_evidence_of_a_loss(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, **PATIENT) as setup:
+        members = setup.core.state.members
+        socket = await setup.join(make_hello())
+        await until("a member", lambda: "uid-0" in members)
+        await socket.send_str('{"kind": "gossip"}')
+        while not socket.closed:
+            await socket.receive(timeout=10)
+        await until("the end of it", lambda: members["uid-0"].closed_at is not None)
+        assert members.disconnected() == []
 
 
 @contextlib.asynccontextmanager

@@ -57,6 +57,18 @@ class AgentConnection:
     transport: asyncio.Transport
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when one of its messages has left the inbox."""
+    closed_here: bool = False
+    """Whether this process closes it, so that its end says nothing of the agent."""
+
+    def abort(self) -> None:
+        """Close it at once, from here."""
+        self.closed_here = True
+        self.transport.abort()
+
+    async def close(self, code: WSCloseCode = WSCloseCode.OK) -> None:
+        """Close it from here, as `close` does."""
+        self.closed_here = True
+        await close(self.socket, code)
 
     @property
     def unsent_bytes(self) -> int:

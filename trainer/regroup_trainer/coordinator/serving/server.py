@@ -48,7 +48,6 @@ from regroup_trainer.coordinator.handing_over import has_company, is_between, so
 from regroup_trainer.coordinator.serving.arrivals import (
     AgentConnection,
     Arrivals,
-    close,
     send_frame,
 )
 from regroup_trainer.coordinator.serving.inbox import Inbox
@@ -297,7 +296,7 @@ class Server:
         connection = AgentConnection(name, socket, request.transport)
         if (former := self._connections.get(name)) is not None:
             self._handle_all_of(former)
-            self._spawn(close(former.socket))
+            self._spawn(former.close())
         self._connections[name] = connection
         self._connection_changes += 1
         self._do(self._core.on_message(hello, name, time.monotonic()))
@@ -308,7 +307,8 @@ class Server:
             if self._connections.get(name) is connection:
                 del self._connections[name]
                 self._connection_changes += 1
-                self._do(self._core.on_closed(name, time.monotonic()))
+                here = connection.closed_here
+                self._do(self._core.on_closed(name, time.monotonic(), here=here))
         return socket
 
     def _current_record(self) -> GenerationRecord | None:
@@ -352,13 +352,13 @@ class Server:
             message = agent_message.validate_json(text)
         except ValidationError as error:
             log.warning(_UNREADABLE, connection.name, describe_invalid(error))
-            self._spawn(close(connection.socket, WSCloseCode.POLICY_VIOLATION))
+            self._spawn(connection.close(WSCloseCode.POLICY_VIOLATION))
             return
         try:
             self._on_message(message, connection)
         except Exception:  # of ours: the others are handled all the same
             log.exception("closing the connection of the agent %s", connection.name)
-            connection.transport.abort()
+            connection.abort()
 
     def _on_message(self, message: BaseModel, connection: AgentConnection) -> None:
         if isinstance(message, RecordWanted):
@@ -368,7 +368,7 @@ class Server:
         if isinstance(message, ShortHello):
             hello = self._arrivals.of_known_generation(message)
             if hello is None:  # it connects again, and is asked for the record
-                self._spawn(close(connection.socket))
+                self._spawn(connection.close())
                 return
             message = hello
         self._do(self._core.on_message(message, connection.name, time.monotonic()))
@@ -522,7 +522,7 @@ class Server:
         """
         if connection.unsent_bytes > UNSENT_BYTES:
             log.warning(_DOES_NOT_READ, connection.name, UNSENT_BYTES // 1024)
-            connection.transport.abort()
+            connection.abort()
         else:
             self._spawn(send_frame(connection.socket, frame))
 
@@ -530,7 +530,7 @@ class Server:
         connection = self._connections.pop(member, None)
         if connection is not None:
             self._connection_changes += 1
-            self._spawn(close(connection.socket))
+            self._spawn(connection.close())
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
