@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, RankExit
-from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber
+from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber, SnapshotSource
 from regroup_trainer.protocol.rank_messages import Restored
 from regroup_trainer.snapshots.neighbours import neighbours
 from tests.support.coordinator_simulation import (
@@ -15,6 +15,7 @@ from tests.support.coordinator_simulation import (
     make_sharded_config,
 )
 from tests.support.generations import make_saved
+from tests.support.large_job import LargeJob, uid
 
 SHARDS = 3
 
@@ -206,6 +207,27 @@ def test_a_member_that_goes_stays_until_ranks_have_read_what_it_alone_holds(job:
     job.send(first, Restored(generation=record.number, rank=0, step=10))
     job.wait(1.0)
     assert third.exit_code == 0
+
+
+def test_a_successor_knows_that_a_generation_which_trains_has_read_its_snapshot() -> None:
+    """No hello says of each rank that it has its state."""
+    ranks = 8
+    job = LargeJob(4, ranks)
+    for number in range(4):
+        job.hello(number)
+    for worker, report in job.restored():
+        job.send(worker, report)
+    snapshot = SnapshotNumber(1, job.record.number, ranks)
+    source = SnapshotSource(number=snapshot, places=("10.0.0.1:9",) * ranks)
+    record = job.record.model_copy(update={"restored_from": "Snapshot", "snapshot": source})
+    progress = job.progress()
+    job.start_coordinator(2)
+    for number in range(4):
+        job.hello(number, record)
+    job.hello(9)  # it is one too many, and has what ranks may read
+    assert uid(9) in job.core.state.members
+    progress[0]()
+    assert uid(9) not in job.core.state.members
 
 
 def test_a_job_saves_a_snapshot_before_it_is_suspended(job: Job) -> None:

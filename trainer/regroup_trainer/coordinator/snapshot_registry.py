@@ -83,9 +83,12 @@ def is_source(state: State, member: Member) -> bool:
 
 
 def is_reading(current: CurrentGeneration) -> bool:
-    """Whether ranks of this generation still read a snapshot."""
-    is_restored = len(current.restored) == current.world_size
-    return current.alive and current.record.restored_from == "Snapshot" and not is_restored
+    """Whether ranks of this generation still read a snapshot. All have their state once a step is
+    committed; a successor does not know of each rank that it has.
+    """
+    if not current.alive or current.record.restored_from != "Snapshot":
+        return False
+    return current.first_commit is None and len(current.restored) < current.world_size
 
 
 def source_of(state: State, holdings: Sequence[Holding]) -> SnapshotSource | None:
