@@ -6,7 +6,7 @@ that nothing but the core takes time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -98,11 +98,9 @@ class LargeJob:
         yield "restored again", [partial(self.send, n, report) for n, report in self.restored()]
         yield "progress again", self.progress()
         record = self.record
-        self.start_coordinator(2)
-        most = range(self.workers - 2)  # it waits for the others, so that it adopts nothing yet
-        yield "hello to a successor", [partial(self.hello, n, record) for n in most]
-        yield "hello to it again", [partial(self.hello, n, record) for n in most]
-        for n in range(self.workers - 2, self.workers):
+        yield from self.succession()
+        self.start_coordinator(3)
+        for n in range(self.workers):
             self.hello(n, record)
         yield "progress after it", self.progress()
         self.grow()
@@ -110,6 +108,16 @@ class LargeJob:
         yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
+
+    def succession(self) -> Iterator[tuple[str, list[Event]]]:
+        """A successor waits for two of the workers, so that it adopts nothing yet."""
+        record, progress = self.record, self.progress_of_agents()
+        self.start_coordinator(2)
+        most = range(self.workers - 2)
+        yield "hello to a successor", [partial(self.hello, n, record) for n in most]
+        yield "hello to it again", [partial(self.hello, n, record) for n in most]
+        yield "progress before adoption", progress[: len(most)]
+        yield "half are lost before adoption", [partial(self.lose, range(self.workers // 2))]
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -166,7 +174,11 @@ class LargeJob:
         self.do(self.core.on_message(Leaving(reason="SIGTERM"), uid(number), self.now))
 
     def lose_last(self) -> None:
-        lost = Lost(members=(uid(self.workers - 1),), reason="node NotReady")
+        self.lose([self.workers - 1])
+
+    def lose(self, numbers: Iterable[int]) -> None:
+        """The operator reports these workers as lost."""
+        lost = Lost(members=tuple(uid(number) for number in numbers), reason="node NotReady")
         self.do(self.core.on_lost(lost, self.now))
 
     def do(self, effects: list[Effect]) -> None:

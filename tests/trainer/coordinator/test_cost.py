@@ -14,7 +14,7 @@ import pytest
 from tests.support.large_job import Event, LargeJob, uid
 
 FEW, MANY = 16, 256
-ONCE = ("loss", "paces", "status")
+ONCE = ("loss", "paces", "status", "half are lost before adoption")
 """These come once, or once a second, and concern all members."""
 
 
@@ -58,6 +58,17 @@ def test_a_message_costs_the_same_however_many_members_there_are(ranks: int) -> 
         name: (lines, few[name])
         for name, lines in many.items()
         if name not in ONCE and lines > 1.5 * few[name] + 20
+    }
+    assert not dear
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_what_concerns_all_members_costs_no_more_for_each_however_many_they_are(ranks: int) -> None:
+    few, many = cost(FEW, ranks), cost(MANY, ranks)
+    dear = {
+        name: (many[name], few[name])
+        for name in ONCE
+        if many[name] > 1.5 * (MANY // FEW) * few[name]
     }
     assert not dear
 

@@ -108,8 +108,7 @@ class State:
         """
         self.replaced: set[str] = set()
         """Members whose place another has taken: they are released when they return."""
-        self.former = FormerGeneration()
-        """What a coordinator that has just started may adopt."""
+        self._former: FormerGeneration | None = None
         self.cut_off = CutOffGeneration()
         self.current: CurrentGeneration | None = None
         self.last_known = desired.last_known
@@ -135,6 +134,17 @@ class State:
         self.released: object = None
         """What was known when all members were last looked at for whom to release."""
         self._effects: list[Effect] = []
+
+    @property
+    def former(self) -> FormerGeneration:
+        """What a coordinator that has just started may adopt. It is looked for again only when
+        somebody asks, so once for all members that are lost together.
+        """
+        if self._former is None:
+            self._former = FormerGeneration()
+            for member in self.members.values():
+                member.place = self._former.note(member.hello)
+        return self._former
 
     @property
     def pending_request(self) -> str:
@@ -225,10 +235,10 @@ class State:
         if self.current is not None:
             self.current.on_enrolled(member.name)
             self.current.copies.hold(member.name, member.snapshots)
-        elif known is None or _number_of(known.hello) in (None, _number_of(member.hello)):
-            self.former.note(member.hello)
-        else:
-            self._find_former()
+            return
+        if known is not None and _number_of(known.hello) not in (None, _number_of(member.hello)):
+            self._former = None
+        member.place = self.former.note(member.hello)
 
     def remove(self, name: str) -> Member | None:
         """Forget a member; None where there is none of that name."""
@@ -236,13 +246,8 @@ class State:
         if self.current is not None:
             self.current.copies.hold(name, ())
         elif member is not None and member.hello.record is not None:
-            self._find_former()
+            self._former = None
         return member
-
-    def _find_former(self) -> None:
-        self.former = FormerGeneration()
-        for member in self.members.values():
-            self.former.note(member.hello)
 
     def lose(self, member: Member, why: str, now: float, since: float | None = None) -> None:
         """Remove a member that is gone `since` then, by default its last sign of life. The current

@@ -274,22 +274,27 @@ class FormerGeneration:
         """None: they report none."""
         self.missing: dict[str, MemberRecord] = {}
         """Its members that have not come back with it, in rank order."""
+        self._places: dict[GenerationNumber, dict[str, MemberRecord]] = {}
+        """Of each generation that an agent reports, by member."""
 
     @property
     def number(self) -> GenerationNumber | None:
         """Of this generation; None: they report none."""
         return self.record.number if self.record else None
 
-    def note(self, hello: Hello) -> None:
-        """An agent sent its hello."""
+    def note(self, hello: Hello) -> MemberRecord | None:
+        """An agent sent its hello. Returns its place in the generation that it reports."""
         record = hello.record
         if record is None:
-            return
+            return None
+        if record.number not in self._places:
+            self._places[record.number] = {place.member: place for place in record.members}
+        places = self._places[record.number]
         if self.record is None or record.number > self.record.number:
-            self.record = record
-            self.missing = {place.member: place for place in record.members}
+            self.record, self.missing = record, places.copy()
         if record.number == self.record.number:
             self.missing.pop(hello.member, None)
+        return places.get(hello.member)
 
 
 class CutOffGeneration:

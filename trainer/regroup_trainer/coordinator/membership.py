@@ -32,6 +32,7 @@ from itertools import takewhile
 
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import MemberRecord
 from regroup_trainer.protocol.rank_messages import Report
 
 SUSPECT_HEARTBEATS = 2
@@ -68,6 +69,8 @@ class Member:
     """Seconds by which its heartbeats were sent late: the greatest that counts."""
     delay_at: float = 0.0
 
+    place: MemberRecord | None = None
+    """Its place in the generation that it reports, while none is adopted yet."""
     early: dict[tuple[type[Report], int], Report] = field(default_factory=dict)
     """What it reported since its hello on a generation that is not adopted yet: the newest of each
     kind and rank.
@@ -85,8 +88,7 @@ class Member:
 
     def note_early(self, reports: Iterable[Report]) -> None:
         """It reported on its generation, which is not adopted yet."""
-        record = self.hello.record
-        place = record.place_of(self.name) if record else None
+        record, place = self.hello.record, self.place
         if record is None or place is None:
             return
         for report in reports:
