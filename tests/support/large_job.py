@@ -22,6 +22,7 @@ from regroup_trainer.protocol.agent_messages import (
     HeldSnapshots,
     Hello,
     Leaving,
+    RankExit,
     Reports,
     Stack,
 )
@@ -108,6 +109,7 @@ class LargeJob:
         yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
+        yield from self.departure()
 
     def succession(self) -> Iterator[tuple[str, list[Event]]]:
         """A successor waits for two of the workers, so that it adopts nothing yet."""
@@ -118,6 +120,31 @@ class LargeJob:
         yield "hello to it again", [partial(self.hello, n, record) for n in most]
         yield "progress before adoption", progress[: len(most)]
         yield "half are lost before adoption", [partial(self.lose, range(self.workers // 2))]
+
+    def departure(self) -> Iterator[tuple[str, list[Event]]]:
+        """Workers leave as a generation fails, and too few are left for the next one. It needs what
+        they alone hold of a snapshot.
+        """
+        self.start_coordinator(4)
+        needs_all = {"revision": 2, "min_replicas": self.workers}
+        self.do(self.core.update_desired(self.desired().model_copy(update=needs_all), self.now))
+        for n in range(self.workers):
+            self.hello(n)
+        for n, report in self.restored():
+            self.send(n, report)
+        for send in self.progress():
+            send()
+        for n in range(self.workers):
+            self.hold(n)
+        for n in range(self.workers // 2):
+            self.leave(n)
+        self.lose_last()
+        exits: list[Event] = [partial(self.send, n, report) for n, report in self.exits()]
+        yield "rank ends", exits[:-1]
+        yield "all have ended", exits[-1:]
+        more = range(self.workers // 2, 3 * self.workers // 4)
+        yield "leaving after a failure", [partial(self.leave, n) for n in more]
+        yield "tick while they are needed", [self.tick] * REPEATED
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -228,6 +255,12 @@ class LargeJob:
             if n != self.workers - 1:
                 kept = Retained(step=self.step)
                 yield n, Parked(generation=number, rank=rank, retained=kept)
+
+    def exits(self) -> Iterator[tuple[int, Report]]:
+        number = self.record.number
+        for n, rank in self.places():
+            if n != self.workers - 1:
+                yield n, RankExit(generation=number, rank=rank, exit_code=75, cause="peer")
 
     def stacks(self) -> Iterator[tuple[int, Report]]:
         number = self.record.number

@@ -14,7 +14,7 @@ import pytest
 from tests.support.large_job import Event, LargeJob, uid
 
 FEW, MANY = 16, 256
-ONCE = ("loss", "paces", "status", "half are lost before adoption")
+ONCE = ("loss", "paces", "status", "half are lost before adoption", "all have ended")
 """These come once, or once a second, and concern all members."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -9,22 +10,61 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import essence_of, make_status
+from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import choose, least_workers
-from regroup_trainer.coordinator.membership import LEAST_DELAY, expired
+from regroup_trainer.coordinator.generation_end import leaving_holders, rank_not_out
+from regroup_trainer.coordinator.membership import LEAST_DELAY, Member, expired
+from regroup_trainer.coordinator.snapshot_registry import is_reading, newest_usable
 from regroup_trainer.protocol import record_transfer
-from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, Hello
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber
 from regroup_trainer.protocol.rank_messages import Progress
-from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
+from tests.support.coordinator_simulation import (
+    Job,
+    SimulatedAgent,
+    make_desired,
+    make_sharded_config,
+)
+from tests.support.generations import make_saved
 from tests.support.record_wire import WireJob
 
 STEP_SECONDS_OF_MANY = 1.0
 WORKERS = 4
 SPARES = 2
 HANGS = {"max_hang_restarts": -1, "progress_timeout_seconds": 5}
+SHARDS = [(), (0,), (1, 2), (0, 1, 2)]
 MISFORTUNES = ["crash", "cut_off", "disconnect", "ask_to_leave", "fail_rank", "hang"]
+
+
+def shards_of(members: Iterable[Member], number: SnapshotNumber | None) -> set[int]:
+    """What they hold of a snapshot."""
+    held = [held for member in members for held in member.snapshots if held.number == number]
+    return {shard for one in held for shard in one.shards}
+
+
+def who_leaves_is_needed(state: State, current: CurrentGeneration) -> None:
+    """Nobody is kept who is to go, by a look at all members."""
+    needed = current.alive or rank_not_out(state, current) is not None
+    surplus = [one for one in state.members.values() if one.hello.index >= state.desired.workers]
+    to_go = [*state.members.leaving.values(), *(surplus if needed else ())]
+    kept = [one for one in to_go if not needed or current.place_of(one.name) is None]
+    if current.alive:
+        assert not kept or is_reading(current)
+        return
+    staying = [one for one in state.members.values() if one.leaving is None]
+    newest = None if current.ended else newest_usable(state)
+    for member in kept:
+        is_source = shards_of([member], newest) - shards_of(staying, newest)
+        assert is_source or member.name in leaving_holders(state)
+
+
+def hold(job: Job, agent: SimulatedAgent, number: SnapshotNumber, shards: tuple[int, ...]) -> None:
+    """The agent holds this of a snapshot from now on, and nothing else."""
+    agent.state.snapshots = (HeldSnapshot(number=number, shards=shards),)
+    job.send(agent, HeldSnapshots(snapshots=agent.state.snapshots))
 
 
 class Faults(RuleBasedStateMachine):
@@ -85,6 +125,14 @@ class Faults(RuleBasedStateMachine):
     @rule(spares=st.integers(0, SPARES))
     def spares_are_wanted(self, spares: int) -> None:
         self.job.update_desired(spares=spares)
+
+    @rule(choice=st.integers(0, 9), step=st.integers(1, 20), shards=st.sampled_from(SHARDS))
+    def a_worker_holds_a_part_of_a_snapshot(
+        self, choice: int, step: int, shards: tuple[int, ...]
+    ) -> None:
+        agent = self.pick(choice)
+        if agent is not None and agent.state.record is not None:
+            hold(self.job, agent, SnapshotNumber(step, agent.state.record.number, 3), shards)
 
     @rule(next_term=st.booleans())
     def the_coordinator_is_replaced(self, next_term: bool) -> None:
@@ -193,10 +241,7 @@ class Faults(RuleBasedStateMachine):
             hellos = [member.hello for member in others if member.leaving is None]
             chosen = choose(hellos, current.record, state.desired, state.node)
             assert not chosen or {hello.member for hello in chosen} == here
-        if current.alive:
-            gone = [m for m in state.members.values() if m.leaving is not None]
-            gone += [m for m in state.members.values() if m.hello.index >= state.desired.workers]
-            assert all(member.name in here for member in gone)
+        who_leaves_is_needed(state, current)
 
     @invariant()
     def the_rank_that_is_waited_for_has_not_left(self) -> None:
@@ -269,6 +314,54 @@ FaultsOfMany.TestCase.settings = settings(
     max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFaultsOfMany = pytest.mark.slow(pytest.mark.timeout(900)(FaultsOfMany.TestCase))
+
+
+class TooFewWorkers(RuleBasedStateMachine):
+    """A generation has failed, and the next one needs more workers than there are. Each of them
+    holds a part of its snapshot.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = make_sharded_config(10_000)
+        self.job = Job(make_desired(replicas=4, min_replicas=4, max_replicas=4, train=config))
+        *self.agents, lost = [self.job.add_agent(index) for index in range(4)]
+        self.job.wait(1.0)
+        self.job.crash(lost)
+        self.job.wait(2.0)
+        self.number = self.job.record.number
+        for agent in self.agents:
+            self.it_holds(agent.index, 1, (agent.index,))
+
+    @rule(index=st.integers(0, 2), step=st.integers(1, 3), shards=st.sampled_from(SHARDS))
+    def it_holds(self, index: int, step: int, shards: tuple[int, ...]) -> None:
+        hold(self.job, self.agents[index], SnapshotNumber(step, self.number, 3), shards)
+
+    @rule(index=st.integers(0, 2))
+    def it_leaves(self, index: int) -> None:
+        self.job.ask_to_leave(self.agents[index])
+
+    @rule(index=st.integers(0, 2))
+    def it_is_lost(self, index: int) -> None:
+        self.job.report_lost(self.agents[index], "node NotReady")
+
+    @rule(index=st.integers(0, 2), step=st.integers(1, 3))
+    def a_checkpoint_is_saved(self, index: int, step: int) -> None:
+        saved = make_saved(self.number, step)
+        self.job.send(self.agents[index], saved.model_copy(update={"rank": index}))
+
+    @invariant()
+    def nobody_is_kept_who_is_to_go(self) -> None:
+        state = self.job.core.state
+        assert state.current is not None
+        assert state.current.over
+        who_leaves_is_needed(state, state.current)
+
+
+TooFewWorkers.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestTooFewWorkers = TooFewWorkers.TestCase
 
 
 class FaultsOnTheWire(Faults):

@@ -209,6 +209,44 @@ def test_a_member_that_goes_stays_until_ranks_have_read_what_it_alone_holds(job:
     assert third.exit_code == 0
 
 
+@pytest.fixture
+def short_of_workers(job: Job) -> Job:
+    """The first of three workers leaves, the last one is lost, and two are too few. Both that are
+    left hold what nobody else has, of a snapshot that is needed.
+    """
+    first, second, third = agents(job)
+    job.update_desired(min_replicas=3)
+    keep_all(job, job.step)
+    job.crash(third)
+    job.ask_to_leave(first)
+    job.wait(2.0)
+    assert job.core.state.waiting is not None
+    assert job.core.state.waiting.reason == "TooFewWorkers"
+    assert first.exit_code is None
+    assert second.exit_code is None
+    return job
+
+
+def test_who_leaves_stays_only_until_another_holds_what_it_has(short_of_workers: Job) -> None:
+    first, second, _ = agents(short_of_workers)
+    (held,) = short_of_workers.core.state.members[second.name].snapshots
+    keep(short_of_workers, second, held.number.step, 0, 1, 2)
+    assert first.exit_code == 0
+
+
+def test_who_leaves_stays_only_until_a_newer_checkpoint_is_saved(short_of_workers: Job) -> None:
+    first = agents(short_of_workers)[0]
+    newer = make_saved(short_of_workers.record.number, short_of_workers.step + 1)
+    short_of_workers.send(first, newer)
+    assert first.exit_code == 0
+
+
+def test_who_leaves_stays_only_while_its_snapshot_is_whole(short_of_workers: Job) -> None:
+    first, second, _ = agents(short_of_workers)
+    short_of_workers.report_lost(second, "node NotReady")
+    assert first.exit_code == 0
+
+
 def test_a_successor_knows_that_a_generation_which_trains_has_read_its_snapshot() -> None:
     """No hello says of each rank that it has its state."""
     ranks = 8

@@ -13,6 +13,7 @@ from regroup_trainer.protocol.agent_messages import HeldSnapshot
 from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber
 from regroup_trainer.snapshots.neighbours import (
     HOLDERS,
+    ShardHolders,
     SnapshotCopies,
     failure_domains,
     neighbours,
@@ -157,3 +158,34 @@ def test_what_others_hold_does_not_count() -> None:
     assert copies.complete() is None
     copies.hold("m1", [snapshot])
     assert copies.complete() == snapshot.number
+
+
+def shards_of(
+    held: dict[str, tuple[list[HeldSnapshot], bool]], number: SnapshotNumber, *, staying: bool
+) -> set[int]:
+    """The shards of a snapshot that any member holds, or any that stays."""
+    some = [one for one, stays in held.values() if stays or not staying]
+    return {shard for one in some for of in one if of.number == number for shard in of.shards}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), some_held, st.booleans()), max_size=20))
+def test_holders_are_counted_as_if_all_were_looked_at(
+    changes: list[tuple[str, list[HeldSnapshot], bool]],
+) -> None:
+    holders, held = ShardHolders(), dict[str, tuple[list[HeldSnapshot], bool]]()
+    for member, snapshots, stays in changes:
+        numbers = {of.number for one, _ in held.values() for of in one}
+        before = {number: shards_of(held, number, staying=True) for number in numbers}
+        revisions = {number: holders.revision(number) for number in numbers if before[number]}
+        held[member] = snapshots, stays
+        holders.note(member, snapshots, stays=stays)
+        numbers = {of.number for one, _ in held.values() for of in one}
+        whole = [n for n in numbers if len(shards_of(held, n, staying=False)) == n.shards]
+        assert {*holders.whole()} == {*whole}
+        for number in whole:
+            staying = shards_of(held, number, staying=True)
+            for shard in range(number.shards):
+                one = HeldSnapshot(number=number, shards=(shard,))
+                assert holders.is_needed(number, [one]) == (shard not in staying)
+            gained = staying - before.get(number, set())
+            assert (holders.revision(number) != revisions.get(number, 0)) or not gained

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from regroup_trainer.coordinator.accounting import Account, DetectionTimes, Recoveries
@@ -34,6 +34,7 @@ from regroup_trainer.protocol.rank_messages import (
     Progress,
     VolumeProblem,
 )
+from regroup_trainer.snapshots.neighbours import ShardHolders
 
 
 @dataclass
@@ -50,6 +51,20 @@ class VolumeWatch:
     def problem(self) -> VolumeProblem | None:
         """The one to show: that of the ranks, whose states wait for the volume."""
         return self.for_ranks or self.for_numbers
+
+
+@dataclass
+class Departures:
+    """What is known of whom to release, so that not all are looked at for each message."""
+
+    known: object = None
+    """What was known when all members were last looked at."""
+    kept: dict[str, None] = field(default_factory=dict)
+    """Members that would go, but for the snapshots that they hold."""
+    kept_for: object = None
+    """On what that depended when these were last looked at."""
+    holders: ShardHolders | None = None
+    """Who holds what now; None where nobody has asked for it since the last generation failed."""
 
 
 def _commit_of(known: LastKnown | None) -> LastCommit | None:
@@ -131,8 +146,7 @@ class State:
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))
-        self.released: object = None
-        """What was known when all members were last looked at for whom to release."""
+        self.departures = Departures()
         self._effects: list[Effect] = []
 
     @property

@@ -19,8 +19,15 @@ from regroup_trainer.coordinator.current_generation import (
     Transition,
 )
 from regroup_trainer.coordinator.formation import last_holders
+from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
-from regroup_trainer.coordinator.snapshot_registry import is_reading, is_source, newest_usable
+from regroup_trainer.coordinator.snapshot_registry import (
+    is_reading,
+    newest_usable,
+    note_holders,
+    sources_of_ranks,
+    what_keeps_sources,
+)
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
     UNMANAGED_SECONDS,
@@ -346,16 +353,42 @@ def release(state: State) -> None:
     needed = current if current is not None and (current.alive or leaving) else None
     reading = current is not None and is_reading(current)
     known = (state.desired, needed and needed.number, holders, reading)
-    changed, members.changed = members.changed, []
-    for name in changed if known == state.released else [*members]:
-        member = members.get(name)
-        if member is None or name in holders:
-            continue
-        surplus = member.hello.index >= state.desired.workers and needed is not None
-        has_place = needed is not None and needed.position_of(name) is not None
-        is_needless = (member.leaving is not None or surplus) and not has_place
-        if is_needless and not is_source(state, member):
+    needless = [
+        name
+        for name in _to_look_at(state, known)
+        if name in members and name not in holders and _is_needless(state, members[name], needed)
+    ]
+    sources = sources_of_ranks(state, needless)
+    if sources:
+        state.departures.kept_for = what_keeps_sources(state)
+    for name in needless:
+        if name in sources:
+            state.departures.kept[name] = None
+        elif (member := state.remove(name)) is not None:
             reason = member.leaving or "the job was scaled down"
             state.send(name, Exit(code=0, reason=reason))
-            state.remove(name)
-    state.released = known
+
+
+def _to_look_at(state: State, known: object) -> list[str]:
+    """The members of which it may have changed whether they are to be released: most times only
+    those that have changed themselves.
+    """
+    members, departures = state.members, state.departures
+    changed, members.changed = members.changed, []
+    note_holders(state, changed)
+    if known != departures.known:
+        departures.known, departures.kept = known, {}
+        return [*members]
+    if departures.kept and what_keeps_sources(state) != departures.kept_for:
+        kept, departures.kept = departures.kept, {}
+        return [*changed, *kept]
+    return changed
+
+
+def _is_needless(state: State, member: Member, needed: CurrentGeneration | None) -> bool:
+    """Whether it asked to leave, or is too many, and has no place in the generation that is needed
+    yet.
+    """
+    surplus = member.hello.index >= state.desired.workers and needed is not None
+    has_place = needed is not None and needed.position_of(member.name) is not None
+    return (member.leaving is not None or surplus) and not has_place

@@ -151,7 +151,9 @@ class Members(Mapping[str, Member]):
         self.overloaded: dict[str, Member] = {}
         """Those whose heartbeats come so late that they get more time."""
         self.changed: list[str] = []
-        """Names of those that came or asked to leave since the last look for whom to release."""
+        """Names of those that came, went, asked to leave or hold other snapshots since the last
+        look for whom to release.
+        """
         self.revision = 0
         """Raised when a member comes or goes, asks to leave, loses its connection or has a new one.
         """
@@ -199,6 +201,7 @@ class Members(Mapping[str, Member]):
         """Forget a member; None where there is none of that name."""
         if member := self._all.pop(name, None):
             self._forget(member)
+            self.changed.append(name)
             self.revision += 1
         return member
 
@@ -233,6 +236,11 @@ class Members(Mapping[str, Member]):
         self.leaving[member.name] = member
         self.changed.append(member.name)
         self.revision += 1
+
+    def on_held(self, member: Member, snapshots: tuple[HeldSnapshot, ...]) -> None:
+        """It holds these from now on."""
+        member.snapshots = snapshots
+        self.changed.append(member.name)
 
     def fitting(self, workers: int) -> int:
         """How many mean to stay and have an index below `workers`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
@@ -17,6 +17,7 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.rank_messages import Retained
 from regroup_trainer.protocol.restore_source import Holding, newest_snapshot
+from regroup_trainer.snapshots.neighbours import ShardHolders
 
 
 def holdings_of(
@@ -42,11 +43,7 @@ def _live(member: str, before: CurrentGeneration | None) -> tuple[Retained, ...]
 def _usable(state: State) -> set[SnapshotNumber]:
     """The snapshots from which the next generation may resume."""
     numbers = {held.number for member in state.members.values() for held in member.snapshots}
-    return {
-        number
-        for number in numbers
-        if _counts(state, number.step, number.generation) and not _is_outdated(state, number)
-    }
+    return {number for number in numbers if _is_usable(state, number)}
 
 
 def _shards(
@@ -67,19 +64,60 @@ def newest_usable(state: State) -> SnapshotNumber | None:
     return newest_snapshot(holdings_of(state, (), None))
 
 
-def is_source(state: State, member: Member) -> bool:
-    """Whether ranks read a snapshot from this member's agent, or will have to after a failure: no
-    member that stays has what it holds.
+def sources_of_ranks(state: State, names: Collection[str]) -> set[str]:
+    """Those of these members from whose agents ranks read a snapshot, or will have to after a
+    failure: no member that stays has what they hold.
     """
-    current, members = state.current, state.members
-    if current is None or current.ended:
-        return False
+    current, some = state.current, [state.members[name] for name in names]
+    if not some or current is None or current.ended:
+        return set()
     if current.alive:
         source = current.record.snapshot if is_reading(current) else None
-        return source is not None and member.hello.endpoint in source.places
-    newest = {number} if (number := newest_usable(state)) else set()
-    others = (_shards(one, newest) for name, one in members.items() if members.stays(name))
-    return bool(_shards(member, newest).difference(*others))
+        places = {*source.places} if source is not None else set()
+        return {one.name for one in some if one.hello.endpoint in places}
+    holders, newest = _count_holders(state), _newest_counted(state)
+    if newest is None:
+        return set()
+    return {one.name for one in some if holders.is_needed(newest, one.snapshots)}
+
+
+def _count_holders(state: State) -> ShardHolders:
+    """Who holds what. Most failures end without a member that would go, so it is counted only when
+    there is one, and from then on as it changes.
+    """
+    departures = state.departures
+    if departures.holders is None:
+        departures.holders = ShardHolders()
+        note_holders(state, state.members)
+    return departures.holders
+
+
+def note_holders(state: State, names: Iterable[str]) -> None:
+    """These members came, went, asked to leave or hold other snapshots."""
+    current, members, departures = state.current, state.members, state.departures
+    if current is None or current.alive or current.ended:
+        departures.holders = None
+    if departures.holders is None:
+        return
+    for name in names:
+        member = members.get(name)
+        held = member.snapshots if member is not None else ()
+        departures.holders.note(name, held, stays=members.stays(name))
+
+
+def _newest_counted(state: State) -> SnapshotNumber | None:
+    """The same as `newest_usable` by what was counted; None where nothing is."""
+    holders = state.departures.holders
+    whole = holders.whole() if holders is not None else ()
+    return max((number for number in whole if _is_usable(state, number)), default=None)
+
+
+def what_keeps_sources(state: State) -> object:
+    """On this it depends which members are kept as sources after a failure."""
+    holders, newest = state.departures.holders, _newest_counted(state)
+    if holders is None or newest is None:
+        return None
+    return newest, holders.revision(newest)
 
 
 def is_reading(current: CurrentGeneration) -> bool:
@@ -111,21 +149,21 @@ def source_of(state: State, holdings: Sequence[Holding]) -> SnapshotSource | Non
 
 def hold(state: State, member: Member, snapshots: tuple[HeldSnapshot, ...]) -> None:
     """An agent reports what it holds."""
-    member.snapshots = snapshots
+    state.members.on_held(member, snapshots)
     if state.current is not None:
-        _forget_older(state.current, member)
+        _forget_older(state, state.current, member)
         state.current.copies.hold(member.name, member.snapshots)
     announce_complete(state)
 
 
-def _forget_older(current: CurrentGeneration, member: Member) -> None:
+def _forget_older(state: State, current: CurrentGeneration, member: Member) -> None:
     """What the agent forgets, or has forgotten, by the newest announcement. It does not say so: it
     would be one more message of each agent for each snapshot.
     """
     if (complete := current.snapshot) is not None:
-        member.snapshots = tuple(
-            held for held in member.snapshots if not held.number.is_older(complete)
-        )
+        kept = tuple(held for held in member.snapshots if not held.number.is_older(complete))
+        if len(kept) < len(member.snapshots):
+            state.members.on_held(member, kept)
 
 
 def announce_complete(state: State) -> None:
@@ -140,7 +178,7 @@ def announce_complete(state: State) -> None:
     message = SnapshotComplete(number=newest)
     for place in current.record.members:
         if (member := state.members.get(place.member)) is not None:
-            _forget_older(current, member)
+            _forget_older(state, current, member)
             state.send(place.member, message)
 
 
@@ -148,7 +186,7 @@ def repeat_announcement(state: State, member: str) -> None:
     """A member is back, and may have missed the last announcement."""
     current = state.current
     if current is not None and current.snapshot is not None and member in state.members:
-        _forget_older(current, state.members[member])
+        _forget_older(state, current, state.members[member])
         state.send(member, SnapshotComplete(number=current.snapshot))
 
 
@@ -161,6 +199,11 @@ def failed_sources(before: CurrentGeneration | None) -> tuple[RestoredFrom, ...]
         and not before.restored
     )
     return ("Snapshot",) if failed else ()
+
+
+def _is_usable(state: State, number: SnapshotNumber) -> bool:
+    """Whether the next generation may resume from it."""
+    return _counts(state, number.step, number.generation) and not _is_outdated(state, number)
 
 
 def _is_outdated(state: State, number: SnapshotNumber) -> bool:

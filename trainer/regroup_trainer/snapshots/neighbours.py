@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from regroup_trainer.protocol.agent_messages import HeldSnapshot
 from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord, SnapshotNumber
@@ -113,3 +114,65 @@ class SnapshotCopies:
                 del shards[shard]
         if not shards:
             del self._copies[number], self._safe[number]
+
+
+@dataclass
+class _Holders:
+    """Of each shard of one snapshot: how many members hold it, and how many of these stay."""
+
+    all: Counter[int] = field(default_factory=Counter)
+    staying: Counter[int] = field(default_factory=Counter)
+    revision: int = 0
+    """Raised when a shard gets its first holder that stays."""
+
+
+class ShardHolders:
+    """Which shards of memory snapshots are held, and which of them by members that stay. What a
+    member holds is counted when it changes.
+    """
+
+    def __init__(self) -> None:
+        self._noted: dict[str, tuple[Sequence[HeldSnapshot], bool]] = {}
+        """By member."""
+        self._holders: dict[SnapshotNumber, _Holders] = {}
+        self._gains = 0
+        """Of all snapshots: one that is gone and comes again has another revision."""
+
+    def note(self, member: str, snapshots: Sequence[HeldSnapshot], *, stays: bool) -> None:
+        """What this member holds from now on, and whether it means to stay."""
+        before = self._noted.pop(member, ((), False))
+        if snapshots:
+            self._noted[member] = snapshots, stays
+        self._count(snapshots, 1, stays=stays)  # first, so that what it goes on to hold is no gain
+        self._count(before[0], -1, stays=before[1])
+
+    def whole(self) -> list[SnapshotNumber]:
+        """The snapshots of which each shard is held."""
+        return [one for one, holders in self._holders.items() if len(holders.all) == one.shards]
+
+    def revision(self, number: SnapshotNumber) -> int:
+        """Raised when a shard of this snapshot gets its first holder that stays."""
+        return self._holders[number].revision
+
+    def is_needed(self, number: SnapshotNumber, snapshots: Sequence[HeldSnapshot]) -> bool:
+        """Whether these have a shard of that snapshot which no member that stays holds."""
+        staying = self._holders[number].staying
+        shards = (shard for held in snapshots if held.number == number for shard in held.shards)
+        return any(shard not in staying for shard in shards)
+
+    def _count(self, snapshots: Sequence[HeldSnapshot], change: int, *, stays: bool) -> None:
+        for held in snapshots:
+            holders = self._holders.setdefault(held.number, _Holders())
+            for shard in held.shards:
+                _add(holders.all, shard, change)
+                if stays and _add(holders.staying, shard, change) == change == 1:
+                    self._gains += 1
+                    holders.revision = self._gains
+            if not holders.all:
+                del self._holders[held.number]
+
+
+def _add(counts: Counter[int], shard: int, change: int) -> int:
+    """The new count; what is not there any more has no place in it."""
+    counts[shard] += change
+    return counts[shard] or counts.pop(shard)
