@@ -33,6 +33,8 @@ PODS_HANDLED = 8192
 """Ended pods that a job remembers: two for each of the most workers, since the end of a worker is
 kept until its successor has ended too.
 """
+WORKERS_REMEMBERED = 4096
+"""Running workers that a torchrun job remembers: the most that one may have."""
 EVENTS_KEPT = 10
 """Events that a job remembers, in case that they are still to be made."""
 CHECKPOINT_REQUEST, RESTART_REQUEST = "CheckpointNow", "Restart"
@@ -332,6 +334,12 @@ class TrainingJobStatus(StatusSection):
         tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=PODS_HANDLED)
     ] = ()
     """UIDs of worker pods whose end has been counted."""
+    running_workers: (
+        Annotated[dict[Word, NonNegativeInt], Field(max_length=WORKERS_REMEMBERED)] | None
+    ) = None
+    """Of a torchrun job, indexes of workers that run -> their incarnation: "0-63": 1, "64": 2. The
+    loss of each is yet to be counted.
+    """
     pod_failures: NonNegativeInt = 0
     """Worker pods in a row that failed without a step in between."""
     last_pod_failure_time: Time | None = None

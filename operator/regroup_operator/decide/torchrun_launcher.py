@@ -9,6 +9,7 @@ from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.attempt import find_end, read_attempt, trains
 from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.plan import JobOutcome
+from regroup_operator.decide.torchrun_losses import running_ranges
 from regroup_operator.decide.torchrun_staffing import keep_agents, keep_store, retain_store
 from regroup_operator.observe.observed import AnyJob, Job, Observed
 from regroup_operator.render.pods import ranks_per_worker
@@ -26,13 +27,17 @@ def is_training(job: AnyJob, observed: Observed) -> bool:
 
 
 def group_fields(job: AnyJob, observed: Observed, status: TrainingJobStatus) -> dict[str, object]:
-    """Workers that run, and their ranks; nothing while the spec is invalid."""
+    """Workers that run, and their ranks; nothing while the spec is invalid: losses of that time are
+    counted once it is valid.
+    """
     if not isinstance(job, Job):
         return {}
     running = len(read_attempt(observed, status.coordinator_term).running)
+    remembered = {"running_workers": running_ranges(job, observed, status)}
     if not trains(job, observed, status.coordinator_term):
-        return {"ready_replicas": 0, "world_size": 0}
+        return {**remembered, "ready_replicas": 0, "world_size": 0}
     return {
+        **remembered,
         "ready_replicas": running,
         "world_size": running * ranks_per_worker(job.spec),
         "rendezvous_generation": rendezvous_generation(status.coordinator_term),

@@ -5,18 +5,32 @@ Only the pods show it: torchrun does not report to anyone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby, islice
 
-from regroup_operator.api.status import RecoveryStatus, Restarts, TrainingJobStatus
+from regroup_operator.api import names
+from regroup_operator.api.status import (
+    WORKERS_REMEMBERED,
+    RecoveryStatus,
+    Restarts,
+    TrainingJobStatus,
+)
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.decide.attempt import read_attempt
 from regroup_operator.decide.failures import classify, describe, is_refused
 from regroup_operator.decide.job_account import storable
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
-from regroup_operator.observe.observed import Job, Observed, Pod
+from regroup_operator.observe.observed import Job, Observed, Pod, incarnation_of
 from regroup_operator.render.torchrun_commands import rendezvous_generation
 from regroup_trainer.protocol.ledger import Cause
+
+Place = tuple[int, int]
+"""Index and incarnation of a worker: no pod of the job ever has both of another one."""
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_INCARNATION = re.compile(r"-([0-9]{1,9})$")
 
 
 @dataclass(frozen=True)
@@ -39,26 +53,16 @@ def of_workers(job: Job, observed: Observed, status: TrainingJobStatus) -> list[
     The comparison is with the former status. The next one shows that they ended, so that each is
     counted once.
     """
-    current = rendezvous_generation(status.coordinator_term)
-    if status.rendezvous_generation != current:
+    if status.rendezvous_generation != rendezvous_generation(status.coordinator_term):
         return []
-    pods = {pod.name: pod for pod in observed.workers}
-    ran = [
-        worker
-        for worker in job.status.workers
-        if worker.state == "Running" and worker.index < job.spec.replicas
-    ]
-    gone = [worker for worker in ran if worker.pod not in pods]
-    ended = [
-        pods[worker.pod] for worker in ran if worker.pod in pods and not pods[worker.pod].alive
-    ]
-    fresh = (pod for pod in ended if pod.uid not in job.status.handled_pods)
+    places = sorted(place for place in _ran(job, observed) if place[0] < job.spec.replicas)
+    # Somebody may have copied a pod with its labels: the one that lives decides.
+    pods = {_place(pod): pod for pod in sorted(observed.workers, key=lambda pod: pod.alive)}
+    ended = (pods[place] for place in places if place in pods and not pods[place].alive)
+    nodes = {worker.pod: worker.node for worker in job.status.workers}
     return [
-        *(of_pod(pod, observed) for pod in fresh if not is_refused(pod)),
-        *(
-            Loss("infrastructure", _gone(worker.pod, worker.node), worker.pod, worker.node)
-            for worker in gone
-        ),
+        *(of_pod(pod, observed) for pod in ended if not is_refused(pod)),
+        *(_gone(job, place, nodes) for place in places if place not in pods),
     ]
 
 
@@ -76,8 +80,13 @@ def of_pod(pod: Pod, observed: Observed) -> Loss:
     return Loss(rule.cause, describe(pod, rule), pod.name, pod.node, pod.exit_code)
 
 
-def _gone(pod: str, node: str) -> str:
-    return f"worker pod {pod}{_on(node)} is gone (deleted by force, or with its node)"
+def _gone(job: Job, place: Place, nodes: Mapping[str, str]) -> Loss:
+    index, incarnation = place
+    pod = names.worker(job.name, index, incarnation) if incarnation else ""
+    node = nodes.get(pod, "")
+    what = f"worker pod {pod}{_on(node)}" if pod else f"the pod of worker {index}"
+    message = f"{what} is gone (deleted by force, or with its node)"
+    return Loss("infrastructure", message, pod, node)
 
 
 def _on(node: str) -> str:
@@ -110,3 +119,69 @@ def account(
     return status.model_copy(
         update={"restarts": Restarts.model_validate(counts), "recoveries": recoveries}
     )
+
+
+# --- who ran --------------------------------------------------------------------------------------
+
+
+def running_ranges(job: Job, observed: Observed, status: TrainingJobStatus) -> dict[str, int]:
+    """The workers of the attempt whose loss is yet to be counted, as `status.runningWorkers` has
+    them: one for each index, and none that is deleted because it counts as lost.
+    """
+    handled = frozenset(status.handled_pods)
+    running: dict[int, int] = {}
+    for pod in read_attempt(observed, status.coordinator_term).live:
+        if pod.phase == "Running" and pod.index < job.spec.replicas and pod.uid not in handled:
+            incarnation = incarnation_of(pod)
+            running[pod.index] = min(incarnation, running.get(pod.index, incarnation))
+    return _ranges(running.items())
+
+
+def _ranges(places: Iterable[Place]) -> dict[str, int]:
+    """Places as ranges of indexes with the same incarnation, such as {"0-63": 1, "64": 2}."""
+    ranges = {}
+    numbered = enumerate(sorted(places))
+    for (_, incarnation), group in groupby(numbered, lambda one: (one[1][0] - one[0], one[1][1])):
+        indexes = [index for _, (index, _) in group]
+        first, last = indexes[0], indexes[-1]
+        ranges[f"{first}-{last}" if first < last else f"{first}"] = incarnation
+    return ranges
+
+
+def _ran(job: Job, observed: Observed) -> set[Place]:
+    """The workers that ran when the status was written, and whose loss it does not count."""
+    ranges = job.status.running_workers
+    if ranges is None:
+        return _ran_by_older_status(job, observed)
+    found = (
+        (index, incarnation)
+        for text, incarnation in ranges.items()
+        if (ends := _RANGE.fullmatch(text))
+        for index in range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    )
+    # None is in it twice. What somebody else has written may be without end.
+    return set(islice(found, WORKERS_REMEMBERED))
+
+
+def _ran_by_older_status(job: Job, observed: Observed) -> set[Place]:
+    """The same by the status of a release without `runningWorkers`. It shows 64 workers. Where all
+    were ready, each other one ran too. Its incarnation is that of its pod, 0 where none is left.
+    """
+    status, handled = job.status, frozenset(job.status.handled_pods)
+    shown = [worker for worker in status.workers if worker.state == "Running"]
+    counted = {pod.name for pod in observed.workers if pod.uid in handled}
+    ran = {
+        (worker.index, int(end[1]))
+        for worker in shown
+        if worker.pod not in counted and (end := _INCARNATION.search(worker.pod))
+    }
+    if not status.ready_replicas == status.replicas == job.spec.replicas:
+        return ran
+    live = {pod.index for pod in observed.workers if pod.alive}
+    others = set(range(job.spec.replicas)) - live - {worker.index for worker in shown}
+    left = dict(sorted(_place(pod) for pod in observed.workers if pod.uid not in handled))
+    return ran | {(index, left.get(index, 0)) for index in others}
+
+
+def _place(pod: Pod) -> Place:
+    return pod.index, incarnation_of(pod)
