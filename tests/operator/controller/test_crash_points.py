@@ -159,11 +159,24 @@ async def delete_node(api: FakeClusterApi) -> None:
     await until("no pod of it", lambda: len(api.all("pods")) == 4)
 
 
-async def start_torchrun(api: FakeClusterApi) -> None:
+def start_torchrun(workers: int) -> Step:
     """Workers come once their store runs."""
-    await until("a store", lambda: count_of(api, "store") == 1)
-    await run_pods(api, "store")
-    await until("workers", lambda: count_of(api, "worker") == 3)
+
+    async def step(api: FakeClusterApi) -> None:
+        await until("a store", lambda: count_of(api, "store") == 1)
+        await run_pods(api, "store")
+        await until("workers", lambda: count_of(api, "worker") == workers)
+        await run_pods(api, "worker")
+
+    return step
+
+
+async def remove_hidden_worker(api: FakeClusterApi) -> None:
+    """Its pod leaves no trace, and the status did not show it: it shows 64."""
+    lost = worker(api, 65)
+    before = count_of(api, "worker")
+    await api.remove("pods", lost["metadata"]["namespace"], lost["metadata"]["name"])
+    await until("a replacement", lambda: count_of(api, "worker") == before)
     await run_pods(api, "worker")
 
 
@@ -190,7 +203,14 @@ COURSES = {
     "fewer": Course(make_spec(), 2, (start(3), scale_down)),
     "successor": Course(make_spec(), 3, (start(3), evict_leader)),
     "forced": Course(make_spec(), 3, (start(3), drain, delete_node)),
-    "torchrun": Course(make_torchrun_spec(), 3, (start_torchrun, evict_leader, begin_next_attempt)),
+    "torchrun": Course(
+        make_torchrun_spec(), 3, (start_torchrun(3), evict_leader, begin_next_attempt)
+    ),
+    "hidden": Course(
+        make_torchrun_spec(replicas=66, elasticPolicy={"minReplicas": 2, "maxReplicas": 66}),
+        66,
+        (start_torchrun(66), remove_hidden_worker),
+    ),
 }
 QUICK = "loss"
 """Name of a course. All others together take minutes."""
