@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.observe.stored_status import read_status
 from tests.support.garbled_status import UNREADABLE_TIMES, garbled
-from tests.support.version_one_records import recorded
+from tests.support.version_one_records import VERSIONS, recorded
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def test_the_status_of_release_0_1_is_read_under_the_names_of_today() -> None:
-    status, unreadable = read_status(recorded("job_status"), NOW)
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_the_status_of_a_former_release_is_read_under_the_names_of_today(protocol: int) -> None:
+    status, unreadable = read_status(recorded("job_status", VERSIONS[protocol]), NOW)
     assert unreadable == ()
     assert status.rendezvous_generation == "2.4"
     assert [recovery.restored_from for recovery in status.recoveries] == [
@@ -29,7 +30,7 @@ def test_the_status_of_release_0_1_is_read_under_the_names_of_today() -> None:
     ]
     assert (status.recoveries[1].world_size_before, status.recoveries[1].world_size_after) == (3, 2)
     assert (status.coordinator_term, status.next_incarnation, status.restart_count) == (2, 5, 2)
-    assert (status.handled_pods, status.protocol_version) == (("uid-9",), 1)
+    assert (status.handled_pods, status.protocol_version) == (("uid-9",), protocol)
 
 
 def test_former_names_are_never_written() -> None:

@@ -11,13 +11,10 @@ from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import Cause, Ledger
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import SETTINGS, job_of
-from tests.support.version_one_records import recorded
+from tests.support.version_one_records import VERSIONS, recorded
 
-STATUS = {
-    "coordinatorTerm": 2,
-    "images": {"trainer": "trainer:0.1", "coordinator": "operator:0.1"},
-    "protocolVersion": 1,
-}
+RELEASES = [1, 2]
+"""0.1 and 0.2.0, by their protocols."""
 OWN_IMAGE = {
     "spec": {
         "containers": [
@@ -40,31 +37,46 @@ def started_by(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def worker(spec: dict[str, Any]) -> dict[str, Any]:
-    return workload.worker_pod(job_of(spec, STATUS), SETTINGS, (1, 4), "198.19.0.1", ())
+def stored(protocol: int) -> dict[str, Any]:
+    """The status of a job that the release with this protocol has started."""
+    images = {"trainer": f"trainer:0.{protocol}", "coordinator": f"operator:0.{protocol}"}
+    return {"coordinatorTerm": 2, "images": images, "protocolVersion": protocol}
 
 
-def test_a_worker_runs_the_image_the_module_and_the_variables_of_release_0_1() -> None:
-    assert started_by(worker(make_spec())) == recorded("pods")["worker"]
+def made_by(protocol: int, role: str) -> dict[str, Any]:
+    """What starts such a pod of that release."""
+    found: dict[str, Any] = recorded("pods", VERSIONS[protocol])[role]
+    return found
 
 
-def test_a_worker_of_its_own_image_gets_the_agent_of_release_0_1() -> None:
+def worker(spec: dict[str, Any], protocol: int) -> dict[str, Any]:
+    job = job_of(spec, stored(protocol))
+    return workload.worker_pod(job, SETTINGS, (1, 4), "198.19.0.1", ())
+
+
+@pytest.mark.parametrize("protocol", RELEASES)
+def test_a_worker_runs_the_image_the_module_and_the_variables_of_its_release(protocol: int) -> None:
+    assert started_by(worker(make_spec(), protocol)) == made_by(protocol, "worker")
+
+
+@pytest.mark.parametrize("protocol", RELEASES)
+def test_a_worker_of_its_own_image_gets_the_agent_of_its_release(protocol: int) -> None:
     spec = make_spec(template=OWN_IMAGE)
     del spec["trainer"]
-    assert started_by(worker(spec)) == recorded("pods")["worker with its own image"]
+    expected = made_by(protocol, "worker with its own image")
+    assert started_by(worker(spec, protocol)) == expected
 
 
-@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("protocol", RELEASES)
 def test_a_successor_of_the_coordinator_gets_a_spec_that_its_release_reads(protocol: int) -> None:
     trained = {
-        "protocolVersion": protocol,
         "rendezvousGeneration": "2.4",
         "progress": {"step": 7, "updatedTime": "2026-01-01T00:00:00Z"},
     }
-    job = job_of(make_spec(), {**STATUS, **trained})
+    job = job_of(make_spec(), {**stored(protocol), **trained})
     wanted = workload.desired(job, Ledger(restarts=dict.fromkeys(get_args(Cause), 0)))
     assert wanted.last_known is not None
     started = started_by(workload.coordinator_pod(job, SETTINGS, wanted, 2, ()))
     unread = CoordinatorEnvironment.variable("kept_file")  # by its release
     started["env"] = [entry for entry in started["env"] if entry["name"] != unread]
-    assert started == recorded("pods")["coordinator"]
+    assert started == made_by(protocol, "coordinator")

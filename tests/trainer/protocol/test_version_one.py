@@ -16,7 +16,7 @@ from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.message_fields import unknown
-from tests.support.version_one_records import recorded
+from tests.support.version_one_records import VERSIONS, recorded
 
 
 def test_every_field_of_an_answer_is_read_under_its_name_of_today() -> None:
@@ -71,9 +71,10 @@ def make_desired() -> Desired:
 
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_it_is_sent_what_its_own_release_sent(protocol: int) -> None:
-    assert json.loads(make_desired().to_json(protocol)) == recorded("desired")
-    lost = Lost(**recorded("lost"))
-    assert lost.model_dump(mode="json") == recorded("lost")
+    release = VERSIONS[protocol]
+    assert json.loads(make_desired().to_json(protocol)) == recorded("desired", release)
+    lost = Lost(**recorded("lost", release))
+    assert lost.model_dump(mode="json") == recorded("lost", release)
 
 
 def test_a_coordinator_of_today_is_sent_all_of_it() -> None:
