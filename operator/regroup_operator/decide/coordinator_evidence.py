@@ -99,8 +99,14 @@ def explain_no_answer(
 ) -> Waiting | None:
     """Why a coordinator that does not answer is kept: nobody knows whether it is dead. None while
     it answers. `quoting`: with the error, which may be another one after each try.
+
+    No answer of one whose protocol is unknown can be taken, also none of a successor that starts.
     """
     view = observed.coordinator
+    if pod is not None and view.status is None and (problem := unknown_protocol_of(status)):
+        return Waiting.of(
+            WaitingReason.CoordinatorUnreachable, f"coordinator pod {pod.name} {problem}"
+        )
     if (
         pod is None
         or pod.phase != "Running"
@@ -110,15 +116,18 @@ def explain_no_answer(
     where, error = f"coordinator pod {pod.name} on node {pod.node}", f": {view.error}"
     if not quoting:
         error = ""
-    advice = f" (see kubectl logs {pod.name})"
+    text = f"{where} gives an answer that the operator cannot take{error}"
     if not is_unreadable(observed):
         known = _what_is_known(pod, observed)
         text = f"{where} does not answer the operator{error}. {known}, so it is kept"
-    elif problem := unknown_protocol(status.protocol_version):
-        text, advice = f"{where} speaks {problem}", ""
-    else:
-        text = f"{where} gives an answer that the operator cannot take{error}"
+    advice = f" (see kubectl logs {pod.name})"
     return Waiting.of(WaitingReason.CoordinatorUnreachable, text + advice)
+
+
+def unknown_protocol_of(status: TrainingJobStatus) -> str:
+    """What is said of a coordinator of a job of an unknown protocol; empty where it is known."""
+    problem = unknown_protocol(status.protocol_version)
+    return f"speaks {problem}" if problem else ""
 
 
 def _why_node_is_bad(node: Node | None) -> str:

@@ -14,6 +14,7 @@ from regroup_operator.api.names import COORDINATOR, INJECTOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
+from regroup_operator.decide.coordinator_evidence import unknown_protocol_of
 from regroup_operator.decide.failures import (
     CHECK_START,
     IMAGE_REASONS,
@@ -209,11 +210,10 @@ def _coordinator_crash(view: JobView) -> Waiting | None:
     )
     if pod is None:
         return None
-    end = describe(pod, classify(pod))
-    return Waiting.of(
-        WaitingReason.CoordinatorCrashing,
-        f"{end}: it fails each time that it is started (see kubectl logs {pod.name} --previous)",
-    )
+    problem = unknown_protocol_of(view.status)
+    advice = f"it {problem}" if problem else f"see kubectl logs {pod.name} --previous"
+    text = f"{describe(pod, classify(pod))}: it fails each time that it is started ({advice})"
+    return Waiting.of(WaitingReason.CoordinatorCrashing, text)
 
 
 def _sidecar_crash(view: JobView) -> Waiting | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +19,7 @@ from regroup_operator.decide.coordinator_evidence import (
     why_dead,
     witnesses,
 )
-from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateCoordinator, DeletePod, Plan
+from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateCoordinator, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.observed import (
     LEASE_STALE_SECONDS,
@@ -30,7 +29,6 @@ from regroup_operator.observe.observed import (
     Pod,
 )
 from regroup_trainer.protocol.desired import CoordinatorContact
-from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.operator_simulation import (
     make_coordinator_status,
     make_spec,
@@ -286,36 +284,6 @@ def test_a_suspended_job_saves_although_the_operator_is_cut_off() -> None:
     assert len(simulation.pods) == 4
     simulation.round()
     assert not [pod for pod in simulation.pods.values() if pod.terminating]
-
-
-def planned_at(protocol: int, spec: dict[str, Any]) -> Plan:
-    """What follows from this spec where the operator went back to a release that does not take what
-    the coordinator, of this protocol, answers.
-    """
-    simulation = training()
-    simulation.status = simulation.status.model_copy(update={"protocol_version": protocol})
-    simulation.spec, simulation.generation = spec, 2
-    view = CoordinatorView(failures=UNREADABLE_ANSWERS, error="http://...: it is not taken")
-    observed = replace(simulation.observed(), coordinator=view)
-    return plan(simulation.job(), observed, simulation.now)
-
-
-def test_a_coordinator_of_a_newer_release_has_one_thing_said_about_it() -> None:
-    status = planned_at(PROTOCOL_VERSION + 1, make_spec()).status
-    degraded = status.condition("Degraded")
-    assert degraded is not None
-    assert degraded.reason == "CoordinatorUnreachable"
-    assert degraded.message.startswith("coordinator pod gpt-c1 on node n1 speaks protocol ")
-    assert degraded.message.endswith(": suspend and resume the job")
-    assert degraded.message in status.message
-
-
-def test_it_is_not_waited_for_when_its_job_is_suspended() -> None:
-    def deleted(protocol: int) -> int:
-        actions = planned_at(protocol, make_spec(suspend=True)).actions
-        return len([action for action in actions if isinstance(action, DeletePod)])
-
-    assert (deleted(PROTOCOL_VERSION + 1), deleted(PROTOCOL_VERSION)) == (4, 0)
 
 
 STEPS = st.lists(
