@@ -15,9 +15,8 @@ class DroppingProxy:
         self._to = port
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._passes, self._answers_pass = asyncio.Event(), asyncio.Event()
+        self._passes = asyncio.Event()
         self._passes.set()
-        self._answers_pass.set()
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -42,29 +41,22 @@ class DroppingProxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    def mute(self, *, muted: bool = True, answers: bool = True) -> None:
-        """Keep connections open, and pass nothing on until not `muted`; or all but `answers`."""
-        for passes in (self._passes, *([self._answers_pass] if answers else [])):
-            (passes.clear if muted else passes.set)()
+    def mute(self, *, muted: bool = True) -> None:
+        """Keep connections open, and pass nothing on until not `muted`."""
+        (self._passes.clear if muted else self._passes.set)()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers |= {writer, far_writer}
-        ways = (
-            (reader, far_writer, self._passes),
-            (far_reader, writer, self._answers_pass),
-        )
-        for way in ways:
+        for way in ((reader, far_writer), (far_reader, writer)):
             task = asyncio.create_task(self._pass(*way))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, passes: asyncio.Event
-    ) -> None:
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                await passes.wait()
+                await self._passes.wait()
                 target.write(data)
                 await target.drain()
         self._writers.discard(target)

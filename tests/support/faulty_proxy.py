@@ -1,6 +1,7 @@
 """A proxy before the real API server that fails in every way that a network and a server can.
 
-By seed it draws what becomes of each request: see `Fault`. It runs in a thread of its own.
+By seed it draws what becomes of each request: see `Fault`. Or it holds back all requests from one
+that a test names, and carries out the writes among them later. It runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class FaultyProxy:
         self._started, self._ended = threading.Event(), asyncio.Event()
         self._later: set[asyncio.Task[None]] = set()
         self._watches: set[asyncio.Transport] = set()
+        self._released = asyncio.Event()
         self._port = 0
         self.counts: Counter[str] = Counter()
         """How many requests met which fault."""
@@ -88,6 +90,12 @@ class FaultyProxy:
         """The events that were left out."""
         self.late_pods: set[str] = set()
         """Names of pods whose creation was, or will be, carried out late."""
+        self.holds: Callable[[Sent], bool] | None = None
+        """Which request is held back. From that one on, none is passed on until `release`."""
+        self.held: list[Sent] = []
+        """The writes that were held back. The first one is that which `holds` named."""
+        self.late_answers: list[int] = []
+        """Codes of the answers to them."""
 
     @contextmanager
     def serving(self) -> Iterator[FaultyProxy]:
@@ -115,6 +123,10 @@ class FaultyProxy:
     def end_faults(self) -> None:
         """From now on requests are passed on. What is late still comes."""
         self._faulty = False
+
+    def release(self) -> None:
+        """Carry out what was held back, in the order in which it came, and hold nothing more."""
+        self._loop.call_soon_threadsafe(self._release)
 
     @property
     def has_late(self) -> bool:
@@ -159,7 +171,10 @@ class FaultyProxy:
             raise
 
     async def _treat(self, request: web.Request) -> web.StreamResponse:
-        sent = await _Sent.read(request, small_pages=self._faulty)
+        sent = await Sent.read(request, small_pages=self._faulty)
+        if self._holds_back(sent):
+            await self._released.wait()
+            return _closed(request)
         fault = self._draw(sent)
         self.counts[fault.name] += 1
         match fault:
@@ -183,7 +198,28 @@ class FaultyProxy:
         seconds = self._random.uniform(*WATCH_SECONDS) if fault is Fault.DROPPED else None
         return await self._pass(request, sent, seconds)
 
-    def _draw(self, sent: _Sent) -> Fault:
+    def _holds_back(self, sent: Sent) -> bool:
+        if self._released.is_set() or self.holds is None:
+            return False
+        if not self.held and not self.holds(sent):
+            return False
+        if sent.changes:
+            self.held.append(sent)
+        return True
+
+    def _release(self) -> None:
+        self._released.set()
+        task = asyncio.create_task(self._carry_out_held())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _carry_out_held(self) -> None:
+        for sent in self.held:
+            async with self._forward(sent) as answer:
+                await answer.read()
+                self.late_answers.append(answer.status)
+
+    def _draw(self, sent: Sent) -> Fault:
         if not self._faulty:
             return Fault.NONE
         weights = sent.weights
@@ -191,7 +227,7 @@ class FaultyProxy:
         rest = 100 - sum(weights.values())
         return self._random.choices(faults, [*weights.values(), rest])[0]
 
-    def _refusal(self, sent: _Sent) -> web.Response:
+    def _refusal(self, sent: Sent) -> web.Response:
         reasons = {
             429: "TooManyRequests",
             500: "InternalError",
@@ -203,13 +239,13 @@ class FaultyProxy:
         self.counts[str(code)] += 1
         return _status(code, reasons[code], "a fault of the test")
 
-    def _forward(self, sent: _Sent) -> aiohttp.client._RequestContextManager:
+    def _forward(self, sent: Sent) -> aiohttp.client._RequestContextManager:
         return self._session.request(
             sent.method, self._server + sent.path, data=sent.body or None, headers=sent.headers
         )
 
     async def _pass(
-        self, request: web.Request, sent: _Sent, seconds: float | None
+        self, request: web.Request, sent: Sent, seconds: float | None
     ) -> web.StreamResponse:
         """Pass on the answer as it comes, for so many seconds at most."""
         async with self._forward(sent) as answer:
@@ -249,14 +285,14 @@ class FaultyProxy:
             transport.abort()
         self._watches.clear()
 
-    async def _gone(self, request: web.Request, sent: _Sent) -> web.StreamResponse:
+    async def _gone(self, request: web.Request, sent: Sent) -> web.StreamResponse:
         status = _status(410, "Expired", "too old resource version")
         if not sent.is_watch or self._random.random() < 0.5:
             return status
         line = json.dumps({"type": "ERROR", "object": json.loads(status.text or "")})
         return web.Response(text=line + "\n", content_type="application/json")
 
-    def _carry_out_later(self, sent: _Sent, seconds: float) -> None:
+    def _carry_out_later(self, sent: Sent, seconds: float) -> None:
         if not sent.changes:
             return
         if sent.new_pod:
@@ -265,21 +301,21 @@ class FaultyProxy:
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    async def _carry_out(self, sent: _Sent, seconds: float) -> None:
+    async def _carry_out(self, sent: Sent, seconds: float) -> None:
         await asyncio.sleep(seconds)
         async with self._forward(sent) as answer:
             await answer.read()
             self.counts[f"late {sent.method}: {answer.status}"] += 1
 
 
-class _Sent:
+class Sent:
     """A request of the client."""
 
     def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
         self.method, self.path, self.headers, self.body = method, path, headers, body
 
     @classmethod
-    async def read(cls, request: web.Request, *, small_pages: bool) -> _Sent:
+    async def read(cls, request: web.Request, *, small_pages: bool) -> Sent:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
         url = request.rel_url
         if small_pages and "limit" in url.query:

@@ -4,7 +4,7 @@ the garbage collector.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from typing import Any
 
@@ -81,6 +81,21 @@ class PlayedCluster:
         status: Json = self.jobs[name].get("status", {})
         return status
 
+    def is_whole(self, name: str, replicas: int, failures: int) -> bool:
+        """Whether a job has exactly its pods, which run, and has counted so many failures, as
+        `play` has seen it.
+        """
+        if name not in self.jobs:
+            return False
+        live, status = self.live(name), self.status(name)
+        terms = [pod["metadata"]["labels"]["regroup.dev/term"] for pod in live if index(pod) < 0]
+        return (
+            Counter(map(index, live)) == Counter([*range(replicas), -1])
+            and {pod["status"]["phase"] for pod in live} == {"Running"}
+            and terms == [str(status.get("coordinatorTerm"))]
+            and status.get("podFailures", 0) == failures
+        )
+
     def fail(self, pod: Json, reason: str = "") -> None:
         """The program of a pod ends with an error."""
         labels = pod["metadata"]["labels"]
@@ -118,7 +133,7 @@ class PlayedCluster:
         """
         led = set()
         for of_job in self.pods.values():
-            workers = [p for p in of_job if p["status"]["phase"] == "Running" and _index(p) >= 0]
+            workers = [p for p in of_job if p["status"]["phase"] == "Running" and index(p) >= 0]
             for uid in (pod["metadata"]["uid"] for pod in of_job):
                 if uid in self._stubs:
                     led.add(uid)
@@ -175,13 +190,13 @@ class _PlayedCoordinator:
         here = {pod["metadata"]["uid"] for pod in workers}
         self._ranks = {index: uid for index, uid in self._ranks.items() if uid in here}
         for pod in workers:
-            self._ranks.setdefault(_index(pod), pod["metadata"]["uid"])
+            self._ranks.setdefault(index(pod), pod["metadata"]["uid"])
         return tuple(
-            member(pod, _index(pod) if pod["metadata"]["uid"] in self._ranks.values() else None)
+            member(pod, index(pod) if pod["metadata"]["uid"] in self._ranks.values() else None)
             for pod in workers
         )
 
 
-def _index(pod: Json) -> int:
-    """Of a worker; -1: it is none."""
+def index(pod: Json) -> int:
+    """Of a worker; -1: the pod is a coordinator."""
     return int(pod["metadata"]["labels"].get("regroup.dev/index", -1))

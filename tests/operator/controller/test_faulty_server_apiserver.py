@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +18,7 @@ from regroup_operator.leadership.election import EXIT_CODE
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import OperatorProcess, installed_operator
-from tests.support.played_cluster import PlayedCluster
+from tests.support.played_cluster import PlayedCluster, index
 from tests.support.specs import SMALLEST
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.long, pytest.mark.timeout(900)]
@@ -57,17 +57,7 @@ class Course:
 
     def is_whole(self) -> bool:
         """Whether it has exactly its pods, and all failures are counted."""
-        if self.name not in self._cluster.jobs:
-            return False
-        live, status = self._cluster.live(self.name), self._cluster.status(self.name)
-        workers = Counter(worker_of(pod) for pod in live)
-        terms = [pod["metadata"]["labels"]["regroup.dev/term"] for pod in leaders(live)]
-        return (
-            workers == Counter([*range(self._replicas), -1])
-            and {pod["status"]["phase"] for pod in live} == {"Running"}
-            and terms == [str(status.get("coordinatorTerm"))]
-            and status.get("podFailures", 0) == self.planted
-        )
+        return self._cluster.is_whole(self.name, self._replicas, self.planted)
 
     def _until(self, what: str, condition: Callable[[], bool]) -> Iterator[None]:
         self.waits_for = what
@@ -85,19 +75,19 @@ class Course:
         yield from self._until_whole()
 
     def _fail_workers(self) -> Iterator[None]:
-        live = [pod for pod in self._cluster.live(self.name) if worker_of(pod) >= 0]
+        live = [pod for pod in self._cluster.live(self.name) if index(pod) >= 0]
         for pod in self._draw.sample(live, self._draw.randint(1, 2)):
             self.planted += 1
             self._cluster.fail(pod)
         yield from self._until_whole()
 
     def _delete_worker(self) -> Iterator[None]:
-        live = [pod for pod in self._cluster.live(self.name) if worker_of(pod) >= 0]
+        live = [pod for pod in self._cluster.live(self.name) if index(pod) >= 0]
         self._cluster.delete(self._draw.choice(live))
         yield from self._until_whole()
 
     def _fail_coordinator(self) -> Iterator[None]:
-        (leader,) = leaders(self._cluster.live(self.name))
+        (leader,) = (pod for pod in self._cluster.live(self.name) if index(pod) < 0)
         self._cluster.fail(leader, reason="Evicted")
         yield from self._until_whole()
 
@@ -128,15 +118,6 @@ class Course:
         assert answer.status == 200, answer.message
 
 
-def worker_of(pod: Json) -> int:
-    """The index of a worker; -1 of a coordinator."""
-    return int(pod["metadata"]["labels"].get("regroup.dev/index", -1))
-
-
-def leaders(pods: list[Json]) -> list[Json]:
-    return [pod for pod in pods if worker_of(pod) < 0]
-
-
 class Judge:
     """What must hold whenever one looks."""
 
@@ -161,7 +142,7 @@ class Judge:
         """Two live pods of one worker are those of which one was made late."""
         by_index: defaultdict[int, list[str]] = defaultdict(list)
         for pod in self._cluster.live(course.name):
-            by_index[worker_of(pod)].append(pod["metadata"]["name"])
+            by_index[index(pod)].append(pod["metadata"]["name"])
         for names in by_index.values():
             self.doubles |= {tuple(names)} if len(names) > 1 else set()
             assert len(set(names) - self._proxy.late_pods) <= 1, names

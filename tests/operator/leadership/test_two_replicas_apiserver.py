@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import json
 import re
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from regroup_operator.leadership.election import EXIT_CODE
-from tests.support.dropping_proxy import DroppingProxy
+from tests.support.faulty_proxy import FaultyProxy, Sent
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import (
     LEASE,
@@ -25,6 +24,7 @@ from tests.support.operator_process import (
     installed_operator,
     make_claim,
 )
+from tests.support.played_cluster import PlayedCluster, index
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
@@ -35,6 +35,10 @@ RELEASED_SECONDS, KILLED_SECONDS = 2.0, 20.0
 """Until another replica acts, as docs/tasks/upgrade.md promises it."""
 TRIES = 3
 """Of a handover: other tests may take the machine's cores from one or two of them."""
+HELD_SECONDS = 30.0
+"""How long a write is under way: twice as long as a Lease counts."""
+CREATED, CONFLICT = 201, 409
+RESTARTING = {**SMALLEST, "restartPolicy": {"maxRestarts": -1, "backoffSeconds": 0}}
 Pods = dict[str, str]
 """Name -> UID."""
 
@@ -180,51 +184,132 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_and_ends(
     assert lease(namespace.api)["holderIdentity"] == holder
 
 
-@pytest.mark.long
-async def test_what_arrives_late_when_another_leads_is_harmless(
-    replicas: tuple[OperatorProcess, OperatorProcess],
-    api: Api,
-    namespace: Namespace,
-    tmp_path: Path,
-) -> None:
+def makes_pod(sent: Sent) -> bool:
+    return sent.new_pod.startswith("gpt-")
+
+
+def counts_failure(sent: Sent) -> bool:
+    """Whether it is a write of the job's status that counts the first failure."""
+    if not (sent.changes and sent.path.endswith("/trainingjobs/gpt/status")):
+        return False
+    (status,) = (change["value"] for change in json.loads(sent.body) if change["path"] == "/status")
+    return bool(status.get("podFailures") == 1)
+
+
+@pytest.fixture
+def proxy(api: Api) -> Iterator[FaultyProxy]:
+    """It passes all on, until it holds something back."""
+    with FaultyProxy(api.kubeconfig, seed=0).serving() as proxy:
+        yield proxy
+    assert not proxy.errors
+
+
+@pytest.fixture
+def late(
+    replicas: tuple[OperatorProcess, OperatorProcess], proxy: FaultyProxy, tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    """Leads, behind the proxy, in place of the first replica. The standby has no proxy."""
     first, standby = replicas
-    config = yaml.safe_load((tmp_path / "one/kubeconfig").read_text())
-    cluster = config["clusters"][0]["cluster"]
-    async with DroppingProxy(urlsplit(cluster["server"]).port or 443) as proxy:
-        cluster["server"] = f"https://127.0.0.1:{proxy.port}"
-        (tmp_path / "late").mkdir()
-        (tmp_path / "late/kubeconfig").write_text(yaml.safe_dump(config))
-        late = OperatorProcess(tmp_path / "late/kubeconfig", tmp_path / "late")
-
-        def lead_by_the_proxy() -> None:
-            for each in (standby, first):
-                assert each.stop() == 0
-            late.start()
-            standby.start(stands_by=True)
-
-        try:
-            await asyncio.to_thread(lead_by_the_proxy)
-            kubelets = await asyncio.to_thread(start_job, namespace)
-            before = uids(kubelets)
-            proxy.mute(answers=False)
-            await asyncio.to_thread(kubelets.write, "gpt-w0-1", {"phase": "Failed"})
-            assert await asyncio.to_thread(late.wait) == EXIT_CODE
-        finally:
-            late.end()
-        await asyncio.to_thread(expect_replacement, kubelets, before, "gpt-w0-1", "gpt-w0-2")
-        after, holder = uids(kubelets), lease(api)["holderIdentity"]
-        proxy.mute(muted=False)
-        await asyncio.to_thread(start_another, namespace)
-        assert lease(api)["holderIdentity"] == holder
-        assert {name: uid for name, uid in uids(kubelets).items() if "gpt" in name} == after
+    (tmp_path / "late").mkdir()
+    kubeconfig = tmp_path / "late/kubeconfig"
+    kubeconfig.write_text((tmp_path / "one/kubeconfig").read_text())
+    proxy.kubeconfig_of(kubeconfig)
+    for each in (standby, first):
+        assert each.stop() == 0
+    late = OperatorProcess(kubeconfig, tmp_path / "late")
+    try:
+        late.start()
+        standby.start(stands_by=True)
+        yield late
+    finally:
+        late.end()
+    assert "Traceback" not in late.log.read_text()
 
 
-def start_another(namespace: Namespace) -> None:
-    """A job that the leader starts meanwhile."""
-    assert namespace.create(SMALLEST, "next").status == 201
-    kubelets = Kubelets(namespace)
+class PlayedJob:
+    """A job of three workers, with scheduler, kubelets and a coordinator."""
 
-    def is_whole() -> bool:
-        return len([name for name in kubelets.pods() if name.startswith("next-")]) == 4
+    def __init__(self, cluster: PlayedCluster) -> None:
+        assert cluster.namespace.create(RESTARTING).status == 201
+        self._cluster = cluster
+        self.failed = 0
 
-    wait_until("its four pods", is_whole, seconds=WAIT_SECONDS)
+    def until(self, what: str, holds: Callable[[], object]) -> None:
+        """Let the cluster go on until it holds."""
+
+        def look() -> bool:
+            self._cluster.play()
+            return bool(holds())
+
+        wait_until(what, look, seconds=2 * WAIT_SECONDS)
+
+    def until_whole(self) -> None:
+        """Until it has exactly its pods, and all failures are counted."""
+        self.until("a whole job", lambda: self._cluster.is_whole("gpt", 3, self.failed))
+
+    def fail(self, worker: int) -> None:
+        """Its pod ends with an error."""
+        (pod,) = (pod for pod in self._cluster.live("gpt") if index(pod) == worker)
+        self.failed += 1
+        self._cluster.fail(pod)
+
+    def uids(self) -> Pods:
+        """Of the pods that run."""
+        live = self._cluster.live("gpt")
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in live}
+
+    def status(self) -> Json:
+        """As the API server has it."""
+        status: Json = self._cluster.namespace.read()["status"]
+        return status
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("held", [counts_failure, makes_pod])
+def test_a_write_that_arrives_30_s_late_is_harmless_when_another_leads(
+    held: Callable[[Sent], bool],
+    late: OperatorProcess,
+    proxy: FaultyProxy,
+    replicas: tuple[OperatorProcess, OperatorProcess],
+    namespace: Namespace,
+) -> None:
+    with PlayedCluster(namespace) as cluster:
+        job = PlayedJob(cluster)
+        job.until_whole()
+        proxy.holds = held
+        job.fail(0)
+        wait_until("a write that is held", lambda: proxy.held, seconds=WAIT_SECONDS)
+        released_at = time.monotonic() + HELD_SECONDS
+        assert late.wait() == EXIT_CODE
+        job.until_whole()
+        assert replicas[1].leads()
+        job.fail(1)
+        job.until_whole()
+        job.until("half a minute", lambda: time.monotonic() >= released_at)
+        before, pods = job.status(), job.uids()
+        holder = lease(namespace.api)["holderIdentity"]
+        first = proxy.held[0]
+        assert held(first)
+        proxy.release()
+        wait_until("late answers", lambda: len(proxy.late_answers) == len(proxy.held))
+        if held is counts_failure:
+            assert proxy.late_answers[0] == CONFLICT
+            assert job.status() == before
+        else:
+            assert (first.new_pod, proxy.late_answers[0]) == ("gpt-w0-2", CREATED)
+            assert first.new_pod not in pods, "the next one has its place"
+        job.until_whole()
+        assert job.uids() == pods
+        assert lease(namespace.api)["holderIdentity"] == holder
+        job.fail(2)
+        job.until_whole()
+        expect_nothing_unsaid(before, job.status())
+
+
+def expect_nothing_unsaid(before: Json, after: Json) -> None:
+    """Counts do not fall, and what was counted once stays so."""
+    for count in ("podFailures", "nextIncarnation", "coordinatorTerm"):
+        assert after[count] >= before[count]
+    assert set(before["handledPods"]) <= set(after["handledPods"])
+    events = {event["name"] for event in after["recentEvents"]}
+    assert {event["name"] for event in before["recentEvents"]} <= events
