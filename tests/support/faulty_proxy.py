@@ -96,6 +96,10 @@ class FaultyProxy:
         """The writes that were held back. The first one is that which `holds` named."""
         self.late_answers: list[int] = []
         """Codes of the answers to them."""
+        self.breaks_at: Callable[[Sent, bool], bool] | None = None
+        """Asked about each write before it is passed on, and again (True) once it is carried out,
+        before its answer: whether the connection is closed there.
+        """
 
     @contextmanager
     def serving(self) -> Iterator[FaultyProxy]:
@@ -248,10 +252,14 @@ class FaultyProxy:
         self, request: web.Request, sent: Sent, seconds: float | None
     ) -> web.StreamResponse:
         """Pass on the answer as it comes, for so many seconds at most."""
+        if self._breaks(sent, carried_out=False):
+            return _closed(request)
         async with self._forward(sent) as answer:
             headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
             if not sent.is_watch or request.transport is None:
                 body = await answer.read()
+                if self._breaks(sent, carried_out=True):
+                    return _closed(request)
                 return web.Response(status=answer.status, headers=headers, body=body)
             passed = web.StreamResponse(status=answer.status, headers=headers)
             await passed.prepare(request)
@@ -265,6 +273,9 @@ class FaultyProxy:
             finally:
                 _abort(answer)
             return passed
+
+    def _breaks(self, sent: Sent, *, carried_out: bool) -> bool:
+        return sent.changes and self.breaks_at is not None and self.breaks_at(sent, carried_out)
 
     async def _shown(self, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         rest = b""

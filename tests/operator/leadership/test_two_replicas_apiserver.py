@@ -24,7 +24,8 @@ from tests.support.operator_process import (
     installed_operator,
     make_claim,
 )
-from tests.support.played_cluster import PlayedCluster, index
+from tests.support.played_cluster import PlayedCluster
+from tests.support.played_job import PlayedJob
 from tests.support.specs import SMALLEST
 from tests.support.waiting import wait_until
 
@@ -38,7 +39,6 @@ TRIES = 3
 HELD_SECONDS = 30.0
 """How long a write is under way: twice as long as a Lease counts."""
 CREATED, CONFLICT = 201, 409
-RESTARTING = {**SMALLEST, "restartPolicy": {"maxRestarts": -1, "backoffSeconds": 0}}
 Pods = dict[str, str]
 """Name -> UID."""
 
@@ -224,44 +224,6 @@ def late(
     finally:
         late.end()
     assert "Traceback" not in late.log.read_text()
-
-
-class PlayedJob:
-    """A job of three workers, with scheduler, kubelets and a coordinator."""
-
-    def __init__(self, cluster: PlayedCluster) -> None:
-        assert cluster.namespace.create(RESTARTING).status == 201
-        self._cluster = cluster
-        self.failed = 0
-
-    def until(self, what: str, holds: Callable[[], object]) -> None:
-        """Let the cluster go on until it holds."""
-
-        def look() -> bool:
-            self._cluster.play()
-            return bool(holds())
-
-        wait_until(what, look, seconds=2 * WAIT_SECONDS)
-
-    def until_whole(self) -> None:
-        """Until it has exactly its pods, and all failures are counted."""
-        self.until("a whole job", lambda: self._cluster.is_whole("gpt", 3, self.failed))
-
-    def fail(self, worker: int) -> None:
-        """Its pod ends with an error."""
-        (pod,) = (pod for pod in self._cluster.live("gpt") if index(pod) == worker)
-        self.failed += 1
-        self._cluster.fail(pod)
-
-    def uids(self) -> Pods:
-        """Of the pods that run."""
-        live = self._cluster.live("gpt")
-        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in live}
-
-    def status(self) -> Json:
-        """As the API server has it."""
-        status: Json = self._cluster.namespace.read()["status"]
-        return status
 
 
 @pytest.mark.long
