@@ -57,7 +57,7 @@ class CoordinatedJobs:
         """Create them, run their coordinators, and wait until each is followed."""
         numbers = range(len(self.fleet.addresses))
         self._starts += 1
-        _at_once(lambda n: self._namespace.create(SPEC, self._name(n)), numbers)
+        _at_once(lambda n: self._namespace.create(SPEC, self.name(n)), numbers)
         waiting = dict(enumerate(self.fleet.addresses))
 
         def run_coordinators() -> bool:
@@ -65,10 +65,10 @@ class CoordinatedJobs:
             now = [
                 n
                 for n in waiting
-                if f"{self._name(n)}-c1" in pods and f"{self._name(n)}-w0-1" in pods
+                if f"{self.name(n)}-c1" in pods and f"{self.name(n)}-w0-1" in pods
             ]
             for number in now:
-                worker = pods[f"{self._name(number)}-w0-1"]
+                worker = pods[f"{self.name(number)}-w0-1"]
                 self.fleet.trains(waiting[number], worker["metadata"]["uid"])
             _at_once(lambda n: self._run(n, waiting[n]), now)
             for number in now:
@@ -82,21 +82,22 @@ class CoordinatedJobs:
         """Run the worker of a job, on another node than its coordinator: its agent is at the
         address.
         """
-        self._kubelets.run(f"{self._name(number)}-w0-1", NODES[(number + 1) % len(NODES)], address)
+        self._kubelets.run(f"{self.name(number)}-w0-1", NODES[(number + 1) % len(NODES)], address)
 
     def move_coordinator(self, number: int, address: str) -> None:
         """Say that the pod of a job's coordinator has another address."""
         status = {"podIP": address, "podIPs": [{"ip": address}]}
-        self._kubelets.write(f"{self._name(number)}-c1", status)
+        self._kubelets.write(f"{self.name(number)}-c1", status)
 
-    def _name(self, number: int) -> str:
+    def name(self, number: int) -> str:
+        """Of a job."""
         return f"job{number}x{self._starts}"
 
     def remove_all(self, seconds: float) -> None:
         """Delete them, and what they own as the garbage collector does; wait until all is gone."""
         api, namespace = self._namespace.api, self._namespace
         for number in range(len(self.fleet.addresses)):
-            api.request("DELETE", namespace.jobs(self._name(number)))
+            api.request("DELETE", namespace.jobs(self.name(number)))
         wait_until("all jobs to be gone", lambda: not self.statuses(), seconds)
         for path in (*map(namespace.core, ("pods", "services", "secrets")), *self._owned_elsewhere):
             for name in self._names(path):
@@ -114,7 +115,7 @@ class CoordinatedJobs:
         return [one["metadata"]["name"] for one in found if one["metadata"].get("ownerReferences")]
 
     def _run(self, number: int, address: str) -> None:
-        self._kubelets.run(f"{self._name(number)}-c1", NODES[number % len(NODES)], address)
+        self._kubelets.run(f"{self.name(number)}-c1", NODES[number % len(NODES)], address)
 
 
 def is_followed(status: Json) -> bool:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from regroup_operator.controller.handlers import FEW_JOBS
 from regroup_operator.leadership.election import EXIT_CODE
+from tests.support.coordinated_jobs import CoordinatedJobs, coordinated_jobs, is_followed
 from tests.support.faulty_proxy import FaultyProxy, Sent
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import (
@@ -36,6 +38,12 @@ RELEASED_SECONDS, KILLED_SECONDS = 2.0, 20.0
 """Until another replica acts, as docs/tasks/upgrade.md promises it."""
 TRIES = 3
 """Of a handover: other tests may take the machine's cores from one or two of them."""
+BUSY_SECONDS = 3 * RELEASED_SECONDS
+"""The same on a machine with much else to do. A Lease that runs out, or losses that wait for a list
+of all jobs, take longer.
+"""
+MANY_JOBS, MANY_SECONDS = FEW_JOBS + 20, 240.0
+"""So many that a new leader lists all once, and how long that and all else may take."""
 HELD_SECONDS = 30.0
 """How long a write is under way: twice as long as a Lease counts."""
 CREATED, CONFLICT = 201, 409
@@ -140,6 +148,104 @@ def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_wit
             break
         leader.start(stands_by=True)
     assert min(took) <= RELEASED_SECONDS, took
+
+
+class ManyJobs:
+    """More than a leader reads one by one, of a worker each."""
+
+    def __init__(self, namespace: Namespace, jobs: CoordinatedJobs) -> None:
+        self.kubelets, self.jobs = Kubelets(namespace), jobs
+        self._namespace = namespace
+
+    def delete_worker(self, number: int) -> None:
+        """Nobody counts its end: the pod is gone."""
+        path = self._namespace.core(f"pods/{self.jobs.name(number)}-w0-1")
+        assert self._namespace.api.request("DELETE", path).status == 200
+
+    def fail_worker(self, number: int) -> None:
+        """Its program ends with an error."""
+        pods = self.kubelets.pods()
+        PlayedCluster(self._namespace).fail(pods[f"{self.jobs.name(number)}-w0-1"])
+
+    def until_replaced(self, numbers: tuple[int, ...], before: Pods) -> dict[int, Json]:
+        """Wait for another pod of the worker of each of these jobs, and of no others."""
+
+        def replacements() -> list[str]:
+            return sorted(uids(self.kubelets).keys() - before.keys())
+
+        wait_until("replacements", lambda: len(replacements()) >= len(numbers), MANY_SECONDS)
+        pods, names = self.kubelets.pods(), replacements()
+        assert [name.split("-")[0] for name in names] == sorted(map(self.jobs.name, numbers))
+        return {n: pods[name] for n, name in zip(sorted(numbers), names, strict=True)}
+
+    def until_followed_by(self, replica: OperatorProcess) -> None:
+        """Wait until this replica has had a round for each job, and follows all of them."""
+
+        def has_all() -> bool:
+            series = {"namespace": self._namespace.name}
+            return replica.total("trainingjob_status_phase", **series) == MANY_JOBS
+
+        wait_until("a round for each job", has_all, MANY_SECONDS)
+        self.jobs.until_each("all to be followed", is_followed, MANY_SECONDS)
+
+    def reported_losses(self, number: int) -> int:
+        """Events of a job that say that a worker was lost."""
+        events = self._namespace.api.list_all(self._namespace.core("events"))
+        of_job = [e for e in events if e["involvedObject"]["name"] == self.jobs.name(number)]
+        return sum(event["count"] for event in of_job if event["reason"] == "WorkerLost")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_among_many_jobs_the_other_replaces_what_is_lost_at_a_sigterm_and_nothing_else(
+    replicas: tuple[OperatorProcess, OperatorProcess], namespace: Namespace
+) -> None:
+    took: list[float] = []
+    with coordinated_jobs(namespace, MANY_JOBS, MANY_SECONDS) as jobs:
+        many = ManyJobs(namespace, jobs)
+        many.until_followed_by(replicas[0])
+        for turn in range(TRIES):
+            leader, standby = replicas if turn % 2 == 0 else replicas[::-1]
+            took += hand_over(many, leader, standby, (2 * turn, 2 * turn + 1))
+            if min(took, default=MANY_SECONDS) <= RELEASED_SECONDS:
+                break
+            leader.start(stands_by=True)
+    print(f"replaced {took} s after a SIGTERM")
+    assert min(took) <= BUSY_SECONDS, took
+
+
+def hand_over(
+    many: ManyJobs, leader: OperatorProcess, standby: OperatorProcess, numbers: tuple[int, int]
+) -> list[float]:
+    """Two jobs lose a worker each when the leader is to end. Returns the seconds until the standby
+    had made the last replacement; nothing where the leader still made one.
+    """
+    namespace, jobs = many.kubelets.namespace, many.jobs
+    deleted, failed = numbers
+    before, began = uids(many.kubelets), datetime.now(UTC)
+    leader.send(signal.SIGTERM)
+    many.delete_worker(deleted)
+    many.fail_worker(failed)
+    made = many.until_replaced(numbers, before)
+    status = namespace.read(jobs.name(failed))["status"]
+    assert status["podFailures"] == 1
+    assert leader.wait() == 0
+    seconds = max(seconds_since(began, namespace.api, pod) for pod in made.values())
+    for number, pod in made.items():
+        jobs.fleet.trains(jobs.fleet.addresses[number], pod["metadata"]["uid"])
+    many.until_followed_by(standby)
+
+    lost = f"{jobs.name(deleted)}-w0-1"
+    new = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made.values()}
+    kept = {name: uid for name, uid in before.items() if name != lost}
+    assert uids(many.kubelets) == kept | new
+    assert {status["coordinatorTerm"] for status in jobs.statuses()} == {1}
+    status = namespace.read(jobs.name(failed))["status"]
+    assert status["handledPods"] == [before[f"{jobs.name(failed)}-w0-1"]]
+    assert many.reported_losses(failed) == 1
+    log = standby.log.read_text()
+    acted = [f"{namespace.name}/{jobs.name(n)}: CreateWorker" in log for n in numbers]
+    return [seconds] if all(acted) else []
 
 
 @pytest.mark.long
