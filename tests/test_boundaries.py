@@ -179,6 +179,13 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "test_server.py": ("refused_agents_cannot_fill_the_log",),
     },
+    "a line of the operator's log": {
+        "test_executor.py": (
+            "invented_members_make_no_long_line_of_the_log",
+            "agents_that_refuse_an_address_are_one_line_of_the_log",
+            "excluded_nodes_make_no_long_line_of_the_log",
+        ),
+    },
     "depth of a spec": {
         "test_spec_reader.py": (
             "a_template_is_refused_by_its_depth_before_anything_recurses",

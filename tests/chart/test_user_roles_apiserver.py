@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +103,24 @@ def volume(**fields: Any) -> dict[str, Any]:
     return {"spec": {"volumes": [{"name": "v", **fields}]}}
 
 
+TERM: dict[str, Any] = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}}
+
+
 def apart(**fields: Any) -> dict[str, Any]:
     """A template whose pods share no zone with those that the term is about."""
-    term = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}, **fields}
-    terms = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-    return {"spec": {"affinity": {"podAntiAffinity": terms}}}
+    return affinity("podAntiAffinity", required=[TERM | fields])
+
+
+def affinity(
+    kind: str, required: Sequence[dict[str, Any]] = (), preferred: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    terms = {
+        "requiredDuringSchedulingIgnoredDuringExecution": required,
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "podAffinityTerm": term} for term in preferred
+        ],
+    }
+    return {"spec": {"affinity": {kind: terms}}}
 
 
 KEY_OF = {"secretKeyRef": {"name": "s", "key": "k"}}
@@ -129,6 +142,18 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "node": ("template", volume(hostPath={"path": "/"})),
     "apart from pods of all namespaces": ("template", apart(namespaceSelector={})),
     "apart from pods of another namespace": ("template", apart(namespaces=["others"])),
+    "beside pods of another namespace": (
+        "template",
+        affinity("podAffinity", required=[{**TERM, "namespaces": ["others"]}]),
+    ),
+    "rather beside them": (
+        "template",
+        affinity("podAffinity", preferred=[{**TERM, "namespaceSelector": {}}]),
+    ),
+    "rather apart from them": (
+        "template",
+        affinity("podAntiAffinity", preferred=[{**TERM, "namespaces": ["others"]}]),
+    ),
     "no list": ("template", {"spec": {"containers": "x"}}),
     "no object": ("template", {"spec": {"volumes": ["x"]}}),
 }

@@ -48,12 +48,14 @@ from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.message import listed
+from regroup_trainer.protocol.message import listed, named, shorten
 
 FIRST_AT_ONCE, MOST_AT_ONCE = 4, 16
 """Requests of one kind that are sent at the same time for one job: in its first batch, and in any.
 """
 
+LINE_LIMIT = 500
+"""Characters of an action in the log."""
 AGENTS_AT_ONCE = 64
 """Agents of a job to which its coordinator's address is sent at the same time."""
 
@@ -295,8 +297,10 @@ class Executor:
         former, now = self._unreached.get(job.key, {}), time.monotonic()
         failed = [pod.uid for pod, problem in zip(pods, problems, strict=True) if problem]
         self._unreached[job.key] = {uid: former.get(uid, now) for uid in failed}
-        for problem in filter(None, problems):
-            log.warning("%s/%s: cannot send the coordinator's address: %s", *job.key, problem)
+        if failed:
+            first = next(filter(None, problems))
+            why = f"to {len(failed)} of {len(pods)} agents; of the first: {first}"
+            log.warning("%s/%s: cannot send the coordinator's address %s", *job.key, why)
 
     async def _problem_of(self, pod: Pod, token: str, url: str) -> str:
         """Why an agent did not take the coordinator's address; empty when it did."""
@@ -404,8 +408,13 @@ def _lost_marks(wanted: Object, made: Object) -> str:
 
 
 def _short(action: Action) -> str:
-    if isinstance(action, DeletePod):
-        return f"delete pod {action.pod.name}{' by force' if action.force else ''}: {action.why}"
-    if isinstance(action, SendAddress):
-        return f"send the coordinator's address to {', '.join(pod.name for pod in action.pods)}"
-    return str(action)
+    """For the log: what a coordinator or a spec names there may be thousands."""
+    match action:
+        case DeletePod(pod):
+            return f"delete pod {pod.name}{' by force' if action.force else ''}: {action.why}"
+        case SendAddress(pods):
+            names = named((pod.name for pod in pods), len(pods))
+            return f"send the coordinator's address to {names}"
+        case PostLost(members, reason):
+            return f"report as lost {named(map(shorten, members), len(members))}: {shorten(reason)}"
+    return str(action)[:LINE_LIMIT]

@@ -64,6 +64,7 @@ from regroup_operator.errors import (
 )
 from regroup_operator.informer.first_sight import FirstSight
 from regroup_operator.informer.job_pods import own_pods
+from regroup_operator.informer.late_pod_events import LatePod, LatePodEvents
 from regroup_operator.informer.parsed_jobs import ParsedJobs
 from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
@@ -71,8 +72,6 @@ from regroup_operator.observe.kubernetes_objects import (
     read_claim,
     read_identity,
     read_job,
-    read_mount_failure,
-    read_pull,
 )
 from regroup_operator.observe.observed import (
     AnyJob,
@@ -178,6 +177,7 @@ class Reconciler:
         self._unmade_terms: dict[Key, int] = {}
         """Terms that this process has written and whose pod was refused. Nobody else uses them."""
         self._claims = RecentAnswers(cluster.claim)
+        self._late_pods = LatePodEvents(cluster.pod_events)
         self._first_sight = FirstSight()
 
     async def reconcile(
@@ -373,7 +373,7 @@ class Reconciler:
         reason, error = self._problem(job, refusals)
         nodes = {pod.node for pod in pods if pod.node}
         self._nodes.expect(job.key, nodes)
-        events = await self._events_of_late_pod(job, pods)
+        late_pods = await self._events_of_late_pod(job, pods)
         held = refusals.held(_scene(job, pods), time.monotonic())
         taken = await self._memory.taken_pods.find(job)
         pods = (*pods, *taken.relabelled)
@@ -398,8 +398,8 @@ class Reconciler:
             ),
             unknown_nodes=self._nodes.unknown(nodes),
             coordinator=view,
-            mount_failures={uid: read_mount_failure(found) for uid, found in events.items()},
-            pulls={uid: read_pull(found) for uid, found in events.items()},
+            mount_failures={uid: late.mount_failure for uid, late in late_pods.items()},
+            pulls={uid: late.pull for uid, late in late_pods.items()},
             images=self._images(job),
             token_key=self._executor.token_key(job),
             apply_error=error,
@@ -438,14 +438,14 @@ class Reconciler:
 
     async def _events_of_late_pod(
         self, job: JobObject, pods: tuple[Pod, ...]
-    ) -> dict[str, list[Object]]:
-        """By its UID, the events of the pod that waits the longest for its containers. An
+    ) -> dict[str, LatePod]:
+        """By its UID, what events say of the pod that waits the longest for its containers. An
         installation may lack the right to list them: the log says so, and its jobs do without.
         """
-        found: dict[str, list[Object]] = {}
+        found: dict[str, LatePod] = {}
         for pod in waits_for_volumes(pods, _now())[:1]:
             try:
-                found[pod.uid] = await self._cluster.pod_events(job.namespace, pod.uid)
+                found[pod.uid] = await self._late_pods.get(job.namespace, pod.uid)
             except ClusterError as error:
                 log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
         return found

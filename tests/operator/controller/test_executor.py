@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from typing import Any, cast
 
 import pytest
@@ -271,3 +273,52 @@ async def test_a_new_address_is_sent_to_thousands_of_agents_a_bounded_number_at_
     await executor.execute(SendAddress(pods), make_valid_job(), observed)
     assert sorted(agents.asked) == sorted(pod.ip for pod in pods)
     assert agents.most == AGENTS_AT_ONCE
+
+
+async def logged(action: Action, caplog: pytest.LogCaptureFixture, agents: object = None) -> str:
+    """What the log says when this is executed."""
+    with caplog.at_level(logging.INFO):
+        service = Service(term=1, address="198.19.0.1")
+        observed = Observed(pods=(), service=service)
+        with contextlib.suppress(ClusterError):
+            executor = make_executor(Full(), agents=agents)
+            await executor.execute(action, make_valid_job(), observed)
+    return caplog.text
+
+
+async def test_invented_members_make_no_long_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    members = tuple(f"{n:0253d}" for n in range(4096))
+    text = await logged(PostLost(members, "x" * 4000), caplog)
+    assert "and 4093 more" in text
+    assert len(text) < 1500
+
+
+async def test_agents_that_refuse_an_address_are_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refusing:
+        async def send_address(self, *_: Any) -> None:
+            raise CoordinatorError("PUT http://198.19.0.9:9103/v1/coordinator: 500 no")
+
+    pods = tuple(
+        Pod(f"gpt-w{n}-1", f"u{n}", "worker", n, -1, "Running", ip=str(n)) for n in range(4096)
+    )
+    text = await logged(SendAddress(pods), caplog, Refusing())
+    assert "to 4096 of 4096 agents" in text
+    assert len(text.splitlines()) == 2
+    assert len(text) < 1500
+
+
+async def test_excluded_nodes_make_no_long_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Made(Full):
+        async def create_pod(self, _document: Any) -> Json:
+            return {}
+
+    action = CreateWorker(0, 1, tuple(f"{n:0253d}" for n in range(256)))
+    with caplog.at_level(logging.INFO):
+        await make_executor(Made()).execute(action, make_valid_job(), Observed(pods=()))
+    assert len(caplog.text) < 1500
