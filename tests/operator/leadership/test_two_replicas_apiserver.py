@@ -211,7 +211,7 @@ def test_among_many_jobs_the_other_replaces_what_is_lost_at_a_sigterm_and_nothin
                 break
             leader.start(stands_by=True)
     print(f"replaced {took} s after a SIGTERM")
-    assert min(took) <= BUSY_SECONDS, took
+    assert min(took, default=MANY_SECONDS) <= BUSY_SECONDS, took
 
 
 def hand_over(
