@@ -80,14 +80,14 @@ class RankStack(Message):
 class WorkerStacks(Message):
     """What the running ranks of a worker do; none: they are starting, parked, or it is a spare."""
 
-    ranks: tuple[RankStack, ...]
+    ranks: Annotated[tuple[RankStack, ...], Field(fail_fast=True)]
 
 
 class HeldSnapshot(Message):
     """The shards that an agent holds of one memory snapshot, whole and with verified checksums."""
 
     number: SnapshotNumber
-    shards: tuple[Count, ...]
+    shards: Annotated[tuple[Count, ...], Field(fail_fast=True)]
 
     @model_validator(mode="after")
     def _has_these_shards(self) -> Self:
@@ -103,7 +103,7 @@ class HeldSnapshots(Message):
     """All snapshots that an agent holds now; sent when they change."""
 
     kind: Literal["held_snapshots"] = "held_snapshots"
-    snapshots: tuple[HeldSnapshot, ...]
+    snapshots: Annotated[tuple[HeldSnapshot, ...], Field(fail_fast=True)]
 
 
 class HelloContent(Message):
@@ -124,13 +124,13 @@ class HelloContent(Message):
     """The report of its first rank in that generation."""
     progress: Progress | None = None
     checkpoint: CheckpointSaved | None = None
-    busy: tuple[Busy, ...] = ()
+    busy: Annotated[tuple[Busy, ...], Field(fail_fast=True)] = ()
     """What its ranks are busy with until their next step."""
-    ended: tuple[RankExit | Finished | Parked, ...] = ()
+    ended: Annotated[tuple[RankExit | Finished | Parked, ...], Field(fail_fast=True)] = ()
     """How its ranks ended in the current generation."""
     endpoint: Name = ""
     """host:port of its HTTP endpoint."""
-    snapshots: tuple[HeldSnapshot, ...] = ()
+    snapshots: Annotated[tuple[HeldSnapshot, ...], Field(fail_fast=True)] = ()
 
     def _content(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in HelloContent.model_fields}
@@ -188,7 +188,7 @@ class Reports(Message):
     """What the ranks of an agent report, those of each rank in their order."""
 
     kind: Literal["reports"] = "reports"
-    reports: Annotated[tuple[RankEvent, ...], Field(max_length=MOST_REPORTS)]
+    reports: Annotated[tuple[RankEvent, ...], Field(max_length=MOST_REPORTS, fail_fast=True)]
 
     @field_serializer("reports")
     def _without_defaults(self, reports: tuple[RankEvent, ...]) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class Desired(Message):
     straggler_percent: Count = 30
     """A rank that computes so much longer than the median rank is a straggler."""
     train: TrainConfig
-    script: tuple[Text, ...] = ()
+    script: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()
     """A user's program with its arguments. The ranks run it instead of the built-in trainer."""
     accelerate: AccelerateLaunch | None = None
     """A config file of accelerate, whose settings the ranks of the program find as variables."""
@@ -144,7 +144,7 @@ class Desired(Message):
 class Lost(Message):
     """Members that the operator knows to be gone: pod deleted, evicted, or its node NotReady."""
 
-    members: tuple[Name, ...]
+    members: Annotated[tuple[Name, ...], Field(fail_fast=True)]
     reason: Text
 
 

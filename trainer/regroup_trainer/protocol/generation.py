@@ -116,7 +116,7 @@ class SnapshotSource(Message):
     """A memory snapshot, and the agents that hold it."""
 
     number: SnapshotNumber
-    places: Annotated[tuple[Name, ...], Field(max_length=MOST_SHARDS)]
+    places: Annotated[tuple[Name, ...], Field(max_length=MOST_SHARDS, fail_fast=True)]
     """host:port of an agent for each shard, in order of the shards."""
 
 
@@ -126,7 +126,7 @@ class GenerationRecord(Message):
     number: GenerationNumber
     reason: Text
     restored_from: RestoredFrom
-    members: Annotated[tuple[MemberRecord, ...], Field(max_length=MOST_MEMBERS)]
+    members: Annotated[tuple[MemberRecord, ...], Field(max_length=MOST_MEMBERS, fail_fast=True)]
     """In rank order."""
     store: Name
     """host:port of the c10d store in the pod of rank 0, used by this generation only."""
@@ -189,7 +189,7 @@ class SnapshotDifference(Message):
     """Where a memory snapshot is held, by the members of the generation."""
 
     number: SnapshotNumber
-    holders: tuple[HolderRun | HolderElsewhere, ...]
+    holders: Annotated[tuple[HolderRun | HolderElsewhere, ...], Field(fail_fast=True)]
     """In order of the shards."""
 
 
@@ -200,7 +200,7 @@ class RecordDifference(Message):
     restored_from: RestoredFrom
     store: Name
     failures: int
-    members: tuple[MemberRun | MemberRecord, ...]
+    members: Annotated[tuple[MemberRun | MemberRecord, ...], Field(fail_fast=True)]
     """In rank order: members of the parent, and those that joined or have other addresses now. Who
     left is in none of them. Ranks are counted anew through all of them.
     """

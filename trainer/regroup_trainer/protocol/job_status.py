@@ -16,9 +16,9 @@ from regroup_trainer.protocol.message import (
     Message,
     Name,
     Text,
+    first_problem,
     listed,
     quote,
-    shorten,
 )
 from regroup_trainer.protocol.rank_messages import (
     CheckpointSaved,
@@ -176,7 +176,7 @@ class Series(Message):
 
     every: float = 1.0
     """Seconds between two points, at least. It doubles when there would be too many."""
-    points: Annotated[tuple[SeriesPoint, ...], Field(max_length=SERIES_POINTS)] = ()
+    points: Annotated[tuple[SeriesPoint, ...], Field(max_length=SERIES_POINTS, fail_fast=True)] = ()
     """The oldest first."""
 
 
@@ -195,7 +195,7 @@ class WorkerStep(Message):
 class WorkerSteps(Message):
     """How far the workers are that have a rank, at this moment."""
 
-    workers: tuple[WorkerStep, ...] = ()
+    workers: Annotated[tuple[WorkerStep, ...], Field(fail_fast=True)] = ()
     """By index."""
 
 
@@ -245,8 +245,8 @@ class CoordinatorStatus(Message):
     world_size: int = 0
     spares: int = 0
     """Warm workers without a rank, beside a full generation."""
-    members: tuple[MemberStatus, ...] = ()
-    agents_in_contact: tuple[Name, ...] | None = None
+    members: Annotated[tuple[MemberStatus, ...], Field(fail_fast=True)] = ()
+    agents_in_contact: Annotated[tuple[Name, ...], Field(fail_fast=True)] | None = None
     """Agents that are no members and showed life in the last seconds: they import torch, or are
     about to connect. None from a coordinator that does not report it.
     """
@@ -259,13 +259,13 @@ class CoordinatorStatus(Message):
     restart_answer: RequestAnswer | None = None
     """The same of the newest request for a restart."""
     ledger: Ledger = Ledger()
-    recoveries: tuple[Recovery, ...] = ()
+    recoveries: Annotated[tuple[Recovery, ...], Field(fail_fast=True)] = ()
     """The newest ten."""
-    stragglers: tuple[Straggler, ...] = ()
+    stragglers: Annotated[tuple[Straggler, ...], Field(fail_fast=True)] = ()
     """The stragglers of the current generation, the slowest first."""
     stall: Stall | None = None
     """None while the current generation works, and from a coordinator that does not report it."""
-    events: tuple[JobEvent, ...] = ()
+    events: Annotated[tuple[JobEvent, ...], Field(fail_fast=True)] = ()
     """The newest fifty."""
     failed_starts: FailedStarts | None = None
     """None where the program can start, and from a coordinator that does not report it."""
@@ -299,9 +299,7 @@ class CoordinatorStatus(Message):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            where = shorten(".".join(map(str, problem["loc"])))
-            raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
+            raise ValueError(f"protocol {quote(version)}: {first_problem(error)}") from error
 
 
 class UnknownProtocolError(ValueError):

@@ -50,7 +50,7 @@ class FailedStarts(Message):
     error: Text = ""
     """What they have in common."""
     tries: Annotated[int, Field(ge=0, le=3)] = 0
-    machines: Annotated[tuple[Name, ...], Field(max_length=2)] = ()
+    machines: Annotated[tuple[Name, ...], Field(max_length=2, fail_fast=True)] = ()
     """Those that have shown it; of several, two."""
     since: WallClock
     """When its newest generation began."""

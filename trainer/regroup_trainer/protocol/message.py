@@ -50,6 +50,9 @@ MOST_NAMED = 3
 """Names that a sentence holds at most."""
 _MOST_WORDS = 50
 _MOST_PROBLEMS = 3
+_MOST_ERRORS = 1000
+"""Of an invalid message, that are looked at. Pydantic makes them all at once, a kilobyte each."""
+_TOO_WRONG = "{} of its values are wrong, missing or not known"
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
 NAME_LIMIT = 253
 """Characters of the longest name of an object in Kubernetes."""
@@ -66,6 +69,7 @@ WallClock = Annotated[float, Field(ge=0, le=253_402_300_799)]
 
 class Message(BaseModel):
     """Base of all messages: immutable. Unknown fields are an error, since versions are agreed.
+    A list is read up to its first wrong entry (`fail_fast`): a peer may send a hundred thousand.
 
     As JSON, numbers are finite. (We write null for others, and other programs might not.)
     """
@@ -144,9 +148,20 @@ def describe_invalid(error: ValidationError, names: Mapping[str, str] | None = N
     """Which fields are wrong, why, and what they hold, in one line: the first few of them. `names`:
     what a reader calls a field, where that differs.
     """
-    names, found = names or {}, error.errors(include_url=False, include_context=False)
-    more = [f"and {len(found) - _MOST_PROBLEMS} more"] if len(found) > _MOST_PROBLEMS else []
+    names, count = names or {}, error.error_count()
+    if count > _MOST_ERRORS:
+        return _TOO_WRONG.format(count)
+    found = error.errors(include_url=False, include_context=False)
+    more = [f"and {count - _MOST_PROBLEMS} more"] if count > _MOST_PROBLEMS else []
     return "; ".join([*(_problem(one, names) for one in found[:_MOST_PROBLEMS]), *more])
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first field that is wrong, and why, in one line, without what it holds."""
+    if error.error_count() > _MOST_ERRORS:
+        return _TOO_WRONG.format(error.error_count())
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{shorten('.'.join(map(str, found['loc'])))}: {found['msg']}"
 
 
 def _problem(found: Any, names: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ class Restored(Report):
     """The source that served, which may differ from that of the generation's record."""
     path: Text | None = None
     """The checkpoint, None when started from scratch."""
-    skipped: tuple[SkippedCheckpoint, ...] = ()
+    skipped: Annotated[tuple[SkippedCheckpoint, ...], Field(fail_fast=True)] = ()
     seconds: float = 0.0
     """Since the rank began to enter the generation."""
     join_seconds: float = 0.0
