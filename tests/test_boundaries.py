@@ -226,6 +226,8 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_coordinator_answer.py": (
             "an_answer_with_more_values_than_its_job_has_is_refused_before_it_is_decoded",
             "a_list_that_is_longer_than_its_job_can_make_it_is_refused",
+            "an_answer_that_is_refused_takes_little_more_memory_than_its_bytes_may",
+            "a_list_that_is_too_long_is_refused_before_its_entries_are_read",
         ),
         "test_coordination.py": (
             "costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones",

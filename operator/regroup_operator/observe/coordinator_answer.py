@@ -24,7 +24,9 @@ MOST_BYTES = 4 * 1024 * 1024
 _BYTES = (256 * 1024, 1024)
 """Of an answer about no workers, and for each one: it is kept, some ten times as large."""
 _VALUES = (10_000, 32)
-"""Commas, likewise. An answer has 9 for each worker, texts have some. Each costs about 1 us."""
+"""Commas and brackets, likewise. An answer has 10 for each worker, texts have some. One stands
+before each value or its name: so they bound what decoding makes. Each costs about 1 us.
+"""
 _ENTRIES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("members", "agents_in_contact"), (1024, 1)),
     "events": (200, 0),
@@ -33,6 +35,12 @@ _ENTRIES: Mapping[str, tuple[int, int]] = {
 """Name of a list -> entries, likewise. Coordinators list 50 events and 10 recoveries. A member that
 is kept takes more than a kilobyte.
 """
+_LEVELS = 16
+"""Objects and lists in one another. Coordinators need 4."""
+_FIELDS = 64
+"""Of an object. Each that is not known is an error with a path and a text of its own."""
+_PIECE = 4096
+"""Characters that are looked at together."""
 _COUNT = (0, 2**31 - 1)
 """Range of a whole number where `_RANGES` has no other: the status holds no larger one."""
 _WIDE = (0, 2**53 - 1)
@@ -73,27 +81,26 @@ def read_answer(
     most, values = most_bytes(workers), _VALUES[0] + _VALUES[1] * workers
     if len(data) > most:
         raise ValueError(f"it has more than {most} bytes, and the job {workers} workers")
-    if data.count(b",") > values:
+    if sum(map(data.count, b",[{")) > values:
         raise ValueError(f"it has more than {values} values, and the job {workers} workers")
     document = from_json(data, allow_inf_nan=False)
     if b"\\" in data or not data.isascii():  # nothing else holds a control character
         _replace_control_characters(document)
     require_known_protocol(document)
-    if problem := _out_of_bounds(document):
+    if problem := _too_many(document, workers) or _out_of_bounds(document):
         raise ValueError(problem)
     status = CoordinatorStatus.read(document)
     if status.term != term:
         raise ValueError(
             f"a coordinator of term {status.term} answers, and that of term {term} is asked"
         )
-    if problem := _too_many(status, workers):
-        raise ValueError(problem)
     return status.model_copy(update={"stragglers": status.stragglers[:STRAGGLERS_KEPT]})
 
 
 def _replace_control_characters(document: Any) -> None:
     """Replace what a terminal would interpret in all texts of a document, which status and Events
-    show. Line breaks, tabs and wide spaces stay, and so do the lengths. Without recursion.
+    show. Line breaks, tabs and wide spaces stay, and so do the lengths. Without recursion. Names
+    stay as they are: `_of_names` refuses them, and no field has such a one.
     """
     waiting: list[dict[str, Any] | list[Any]] = [document] if isinstance(document, dict) else []
     while waiting:
@@ -102,47 +109,77 @@ def _replace_control_characters(document: Any) -> None:
             if isinstance(value, dict | list):
                 waiting.append(value)
             elif isinstance(value, str) and not value.isprintable():
-                whole[place] = "".join(map(_shown, value))  # type: ignore[index]
+                whole[place] = _shown(value)  # type: ignore[index]
 
 
-def _shown(character: str) -> str:
+def _shown(text: str) -> str:
+    """In pieces: a character that is looked at takes more than 80 bytes meanwhile."""
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(
+        piece.translate({ord(c): _stands_for(c) for c in set(piece)}) for piece in pieces
+    )
+
+
+def _stands_for(character: str) -> str:
     is_space = character in "\n\t" or unicodedata.category(character) == "Zs"
     return character if is_space or character.isprintable() else "\ufffd"
 
 
-def _too_many(status: CoordinatorStatus, workers: int) -> str:
-    """The first list that has more entries than the job has workers; empty when there is none."""
+def _too_many(document: Any, workers: int) -> str:
+    """The first list that has more entries than the job has workers; empty when there is none.
+    Before they are read: each entry that is wrong is an error with a path of its own.
+    """
+    fields = document if isinstance(document, dict) else {}
     for name, (base, each) in _ENTRIES.items():
-        count, most = len(getattr(status, name) or ()), base + each * workers
-        if count > most:
-            return f"{name}: has {count} entries, and at most {most} are possible"
+        entries, most = fields.get(name), base + each * workers
+        if isinstance(entries, list) and len(entries) > most:
+            return f"{name}: has {len(entries)} entries, and at most {most} are possible"
     return ""
 
 
 def _out_of_bounds(document: Any) -> str:
-    """The first number or map that is too large; empty when there is none. Without recursion."""
-    waiting: list[tuple[str, str, Any]] = [("", "", document)]
-    while waiting:
-        path, name, value = waiting.pop()
-        if isinstance(value, dict):
-            if name in _MAPS and (problem := _of_map(value)):
-                return f"{path}: {problem}"
-            waiting += [
-                (f"{path}.{shorten(key)}", name if name in _MAPS else key, entry)
-                for key, entry in value.items()
-            ]
-        elif isinstance(value, list):
-            waiting += [(path, name, entry) for entry in value]
-        elif isinstance(value, int | float) and (problem := _of_number(value, name)):
-            return f"{path}: {problem}"
+    """The first value that is too large or too deep, with its path; empty when there is none."""
+    path, problem = _search(document, "", _LEVELS)
+    return f"{shorten(path)}: {problem}" if path else problem and f"it {problem}"
+
+
+def _search(value: Any, name: str, levels: int) -> tuple[str, str]:
+    """The path and the problem of the first value that is out of bounds; both empty when there is
+    none. Paths are made on the way back: one of each value would be a thousand times the answer.
+    """
+    if not isinstance(value, dict | list):
+        is_number = isinstance(value, int | float)
+        return "", _of_number(value, name) if is_number else ""
+    if not levels:
+        return "", f"has more than {_LEVELS} objects and lists in one another"
+    is_map = name in _MAPS
+    if isinstance(value, list):
+        found = (_search(entry, name, levels - 1) for entry in value)
+        return next((each for each in found if each[1]), ("", ""))
+    if problem := _of_object(value, is_map):
+        return "", problem
+    for key, entry in value.items():
+        path, problem = _search(entry, name if is_map else key, levels - 1)
+        if problem:
+            return f".{shorten(key)}{path}", problem
+    return "", ""
+
+
+def _of_object(value: Mapping[str, Any], is_map: bool) -> str:
+    most = LEDGER_PHASES if is_map else _FIELDS
+    if len(value) > most:
+        return f"has {len(value)} entries, and at most {most} are possible"
+    return _of_names(value) if is_map else ""
+
+
+def _of_names(value: Mapping[str, Any]) -> str:
+    """What is wrong with the names of a map, which the status shows."""
+    for name in value:
+        if len(name) > PHASE_LIMIT:
+            return f"the name {quote(name)} has more than {PHASE_LIMIT} characters"
+        if not name.isprintable():
+            return f"the name {quote(name)} has characters that cannot be printed"
     return ""
-
-
-def _of_map(value: Mapping[str, Any]) -> str:
-    if len(value) > LEDGER_PHASES:
-        return f"has {len(value)} entries, and at most {LEDGER_PHASES} are possible"
-    long = next((key for key in value if len(key) > PHASE_LIMIT), None)
-    return f"the name {quote(long)} has more than {PHASE_LIMIT} characters" if long else ""
 
 
 def _whole_fields() -> frozenset[str]:

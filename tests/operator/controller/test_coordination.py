@@ -602,7 +602,7 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
 
     monkeypatch.setattr(coordination, "answer_pause", note)
     with CoordinatorStub(make_coordinator_status()) as stub:
-        many = json.dumps({"agents_in_contact": [""] * 9_000})
+        many = json.dumps({"numbers": [1] * 9_000})
         stub.encode = lambda status: many  # type: ignore[method-assign]
         line.coordinators.follow(KEY, target(stub), workers=1)
         await until("a pause", lambda: pauses)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe import coordinator_answer
-from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
+from regroup_operator.observe.coordinator_answer import MOST_BYTES, most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.coordinator.coordinator_status import (
     MORE_IN_CONTACT,
@@ -123,6 +125,16 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("ledger", "seconds"), {"step": 1e300}, ".ledger.seconds.step: must lie between"),
         (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
         (("generation",), [1, 2**70], ".generation: must lie between"),
+        (
+            ("ledger", "seconds"),
+            {"\x1b[2J": 1.0},
+            ".ledger.seconds: the name '\\x1b[2J' has charact",
+        ),
+        (("progress", "seconds"), {"\u202e": 1.0}, "seconds: the name '\\u202e' has characters"),
+        (("ledger", "restarts"), {"\r": 1}, ".ledger.restarts: the name '\\r' has characters"),
+        (("new",), json.loads("[" * 16 + "]" * 16), ".new: has more than 16 objects and lists in"),
+        (("new",), json.loads('{"a":' * 90 + "0" + "}" * 90), ".a: has more than 16 objects"),
+        (("new",), dict.fromkeys(map(str, range(65)), 1), ".new: has 65 entries, and at most 64"),
         pytest.param(("world_size",), 10**400, ".world_size: must lie", id="400 digits"),
         pytest.param(("progress", "loss"), -(10**4000), ".loss: must lie", id="4000 digits"),
         (("a" * 9999,), 1, "aaa..."),
@@ -193,6 +205,76 @@ def test_all_agents_that_a_coordinator_names_while_a_job_starts_are_read(workers
     read = read_answer(status.model_dump_json().encode(), 1, workers).agents_in_contact
     assert read is not None
     assert set(read) == set(names)
+
+
+Shape = Callable[[int, int], bytes]
+DEEP = b"".join(b'"%c%s":{' % (97 + level % 26, b"k" * 100) for level in range(190))
+COSTLY: Mapping[str, Shape] = {
+    "fields below long names": lambda _, values: (
+        DEEP + b",".join(b'"%x":0' % field for field in range(values - 250)) + b"}" * 190
+    ),
+    "fields that are not known": lambda _, values: b",".join(
+        b'"%x":0' % field for field in range(values - 5)
+    ),
+    "members without fields": lambda _, values: listed(b"members", b"{}", values - 9),
+    "as many such members as may be": lambda workers, _: listed(b"members", b"{}", 1000 + workers),
+    "agents without names": lambda _, values: listed(b"agents_in_contact", b"0", values - 9),
+    "recoveries without fields": lambda _, values: listed(b"recoveries", b"{}", values // 2 - 9),
+    "objects in one another": lambda _, values: listed(
+        b"new", b'{"":' * 10 + b"0" + b"}" * 10, values // 11 - 9
+    ),
+    "lists in one another": lambda _, values: listed(
+        b"new", b"[" * 180 + b"]" * 180, values // 181 - 9
+    ),
+    "more lists in one another": lambda workers, _: listed(
+        b"new", b"[" * 180 + b"]" * 180, most_bytes(workers) // 361 - 9
+    ),
+    "places of one number": lambda _, values: listed(b"generation", b"0", values - 9),
+    "a text of wide characters": lambda workers, _: (
+        b'"message":"' + "\U0001f600".encode() + b"x" * (most_bytes(workers) - 50) + b'"'
+    ),
+    "a text of control characters": lambda workers, _: (
+        b'"message":"' + "\U0001f600".encode() + b"\x7f" * (most_bytes(workers) - 50) + b'"'
+    ),
+    "a text of wide control characters": lambda workers, _: (
+        b'"message":"' + "\u0600".encode() * (most_bytes(workers) // 2 - 25) + b'"'
+    ),
+}
+"""What is refused -> the fields that it is made of, for a job of so many workers, which may have so
+many values.
+"""
+
+
+def listed(name: bytes, entry: bytes, count: int) -> bytes:
+    return b'"%s":[%s]' % (name, b",".join([entry] * count))
+
+
+@pytest.mark.parametrize("workers", [1, 4096])
+@pytest.mark.parametrize("shape", COSTLY)
+def test_an_answer_that_is_refused_takes_little_more_memory_than_its_bytes_may(
+    shape: str, workers: int
+) -> None:
+    values = 10_000 + 32 * workers
+    answer = b'{"protocol":3,' + COSTLY[shape](workers, values) + b"}"
+    most = most_bytes(workers)
+    assert len(answer) <= most
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r".+"):
+            read_answer(answer, 1, workers)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * most + 2 * 2**20, f"{peak / 2**20:.1f} MiB"
+
+
+@pytest.mark.parametrize("name", ["members", "agents_in_contact", "events", "recoveries"])
+def test_a_list_that_is_too_long_is_refused_before_its_entries_are_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_answer, "CoordinatorStatus", None)
+    with pytest.raises(ValueError, match=f"^{name}: has 2000 entries"):
+        read_answer(b"{" + listed(name.encode(), b"{}", 2000) + b"}", 1, workers=1)
 
 
 @pytest.mark.parametrize("part", [b"[]", b"1", b'{"a":1}', b'""'])
