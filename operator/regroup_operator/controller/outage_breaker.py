@@ -3,8 +3,9 @@ the network's, and agents reached over that network are no witnesses. The caller
 
 Coordinators run what tenants want, so one namespace must not switch off the evidence of another by
 coordinators that fail on purpose. An outage of the operator's own hits more than one namespace. So
-the others must show half of what is too many. Where no namespace has more than a tenth of the
-coordinators, they do whenever too many fail.
+whichever namespace is left out, the others must show half of what is too many. Where no namespace
+has more than a tenth of the coordinators, they do whenever too many fail. Else nothing can be
+concluded from few others, unless most of them fail.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ OPEN_SECONDS = 60.0
 
 class OutageBreaker:
     """Open while too many coordinators fail together, and for a minute after that: for all
-    namespaces where those beside the one with the most failures show it; else for those alone in
-    which too many fail.
+    namespaces where those beside any one of them show it; else for those alone in which too many
+    fail.
     """
 
     def __init__(self) -> None:
@@ -59,15 +60,26 @@ class OutageBreaker:
             self._counts -= Counter([key[0]])  # without namespaces that have none left
 
     def _open(self, followed: Mapping[str, int], everywhere: int, now: float) -> None:
-        worst, most = self._counts.most_common(1)[0]
-        rest = everywhere - followed.get(worst, 0)
-        is_general = _are_too_many(len(self._failed) - most, min(rest, everywhere / 2))
+        rests = {name: everywhere - followed.get(name, 0) for name in self._counts}
+        decisive = {name for name, rest in rests.items() if not self._suffice(name, rest)}
+        is_general = all(
+            _are_too_many(len(self._failed) - self._counts[name], min(rest, everywhere / 2))
+            and (name not in decisive or rest >= (1 - TOO_MANY / 2) * everywhere)
+            for name, rest in rests.items()
+        )
         until = now + OPEN_SECONDS
         self._open_until = {name: at for name, at in self._open_until.items() if at > now} | {
             name: until
             for name, count in followed.items()
-            if is_general or _are_too_many(self._counts[name], count)
+            if is_general or (decisive <= {name} and _are_too_many(self._counts[name], count))
         }
+
+    def _suffice(self, left_out: str, rest: int) -> bool:
+        """Whether something can be concluded from the `rest` beside this namespace: else its
+        failures alone may have made them enough.
+        """
+        failed = len(self._failed) - self._counts[left_out]
+        return rest >= FEWEST_COORDINATORS or failed > rest / 2
 
     def is_open(self, namespace: str, now: float) -> bool:
         """Whether only the evidence of pods and nodes counts for the coordinators there."""

@@ -59,6 +59,12 @@ def test_one_namespace_cannot_open_it_for_another() -> None:
     assert open_for((1000, 1000), (10, 50), (0, 5)) == "a"
 
 
+@pytest.mark.parametrize("failing", [1, 2, 3, 4, 20])
+def test_one_namespace_does_not_make_a_lost_node_of_another_an_outage(failing: int) -> None:
+    """Two of the nine coordinators of b are lost, which alone are too few to conclude from."""
+    assert "b" not in open_for((failing, failing), (2, 9), (0, 0))
+
+
 def test_an_outage_opens_it_for_all_also_for_a_namespace_of_few_coordinators() -> None:
     assert open_for((30, 30), (2, 2)) == "ab"
     assert open_for((8, 8), (1, 1), (1, 1)) == "abc"
