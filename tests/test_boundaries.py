@@ -239,8 +239,10 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "an_answer_that_does_not_begin_in_time_is_none",
             "a_flood_of_interim_answers_is_refused_at_once_and_not_soon_asked_for_again",
             "a_body_that_takes_too_long_to_read_is_ended",
+            "what_answers_take_is_charged_to_one_meter_whatever_connection_they_come_over",
             "an_answer_is_not_decompressed",
         ),
+        "test_coordination.py": ("answers_in_chunks_of_a_byte_take_a_small_part_of_the_thread",),
     },
     "turns at the API server": {
         "test_user_roles_apiserver.py": (
@@ -251,6 +253,7 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_outage_breaker.py": (
             "one_namespace_cannot_open_it_for_another",
             "one_namespace_opens_it_for_no_other_where_less_than_a_tenth_of_the_others_fail",
+            "one_namespace_does_not_make_a_lost_node_of_another_an_outage",
         ),
         "test_coordination.py": (
             "coordinators_of_one_namespace_that_fail_leave_others_their_witnesses",
@@ -260,8 +263,12 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_agent_survey.py": (
             "agents_of_one_namespace_that_do_not_answer_keep_nobody_else_waiting",
             "an_agent_beside_the_coordinator_is_waited_for_less_long_than_another",
+            "a_costly_answer_counts_at_once_and_keeps_its_place_for_longer",
         ),
-        "test_coordination.py": ("jobs_of_a_namespace_share_its_places_for_questions",),
+        "test_coordination.py": (
+            "jobs_of_a_namespace_share_its_places_for_questions",
+            "agents_that_answer_more_than_a_line_take_little_of_the_thread",
+        ),
     },
     "time of the operator": {
         "test_handlers.py": (

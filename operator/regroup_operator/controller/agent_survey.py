@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from regroup_operator.controller.metered_answers import SMALL_BYTES, Meter, charged_to
 from regroup_operator.decide.coordinator_evidence import bystanders, witnesses
 from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import CoordinatorError
@@ -28,6 +29,10 @@ QUESTIONS_AT_ONCE = 64
 """Over all jobs."""
 QUESTIONS_OF_A_NAMESPACE = 16
 """Agents that do not answer take a place for a whole turn, and a tenant may have thousands."""
+PLACE_SHARE = 0.005
+"""Of the operator's thread, that reading answers may take for each place: a place whose question
+was answered at more cost stays taken for as much longer.
+"""
 FRESH_SECONDS = 3.0
 """What an agent reported counts for so long."""
 
@@ -105,9 +110,16 @@ class AgentSurvey:
     async def _ask(
         self, agent: Agent, ask: Ask, slots: asyncio.Semaphore
     ) -> CoordinatorContact | None:
+        # Its own first: those of one namespace that wait must not stand in front of others.
+        await self.places.acquire()
+        meter = Meter(SMALL_BYTES)
         try:
-            # Its own first: those of one namespace that wait must not stand in front of others.
-            async with self.places, slots, asyncio.timeout(agent.seconds):
-                return await ask(agent)
+            async with slots, asyncio.timeout(agent.seconds):
+                with charged_to(meter):
+                    return await ask(agent)
         except (CoordinatorError, TimeoutError):
             return None
+        finally:
+            # Nobody waits for it: the answer counts at once.
+            pause = meter.take() / PLACE_SHARE
+            asyncio.get_running_loop().call_later(pause, self.places.release)

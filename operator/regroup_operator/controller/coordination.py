@@ -45,6 +45,7 @@ from regroup_operator.controller.followed_coordinator import (
     host_of,
 )
 from regroup_operator.controller.internal_error import unknown
+from regroup_operator.controller.metered_answers import SMALL_BYTES, Meter, charged_to
 from regroup_operator.controller.operator_metrics import count_internal_error
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
@@ -193,7 +194,8 @@ class Coordinators:
         """PUT /v1/coordinator to the agent at this IP. Raises CoordinatorError."""
         agent = f"http://{host_of(address)}:{AGENT_METRICS_PORT}"
         body = CoordinatorAddress(url=url).model_dump_json()
-        await self._requests.send("PUT", agent + "/v1/coordinator", token, body)
+        with charged_to(Meter(SMALL_BYTES)):
+            await self._requests.send("PUT", agent + "/v1/coordinator", token, body)
 
     async def _keep_on(self, task: _Task, key: Key, follower: FollowedCoordinator) -> None:
         """Run a task of a follower; again after an error that nothing expects, whatever it is: the
@@ -201,7 +203,8 @@ class Coordinators:
         """
         while True:
             try:
-                await task(key, follower)
+                with charged_to(follower.meter):
+                    await task(key, follower)
             except Exception as error:
                 log.error("%s/%s: cannot follow its coordinator", *key, exc_info=error)
                 count_internal_error()
@@ -239,7 +242,7 @@ class Coordinators:
 
     async def _take(self, key: Key, follower: FollowedCoordinator, line: bytes) -> float:
         """Take over a line. Returns the pause until the next one is read: empty ones that come
-        faster than they should are read together.
+        faster than they should, or in pieces that are costly to read, are read together.
         """
         if line:
             answer = await self._status(key, follower) if line == ASK_LINE else line
@@ -247,6 +250,8 @@ class Coordinators:
             return self._pause(PAUSE_SECONDS, follower)
         now, before = self._clock.now(), follower.last_contact
         follower.note_contact(now)
+        if follower.meter.seconds > fair_cost(follower.workers):
+            return self._pause(PAUSE_SECONDS, follower)
         return PAUSE_SECONDS if now - before < PAUSE_SECONDS else 0.0
 
     async def _poll(self, key: Key, follower: FollowedCoordinator) -> None:
@@ -260,7 +265,8 @@ class Coordinators:
             await asyncio.sleep(self._pause(pause, follower))
 
     def _pause(self, least: float, follower: FollowedCoordinator) -> float:
-        return answer_pause(least, len(self._followers), follower.cost, follower.workers)
+        cost = follower.meter.take()
+        return answer_pause(least, len(self._followers), cost, follower.workers)
 
     def _answered(self, key: Key, follower: FollowedCoordinator, answer: bytes | bytearray) -> None:
         """Take over an answer, and what it costs. Raises CoordinatorError for what is no answer."""
@@ -276,7 +282,7 @@ class Coordinators:
                 "coordinator from one release)"
             ) from error
         finally:
-            follower.cost = time.thread_time() - begun
+            follower.meter.charge(time.thread_time() - begun)
         if news:
             self._on_news(key)
 
@@ -307,7 +313,7 @@ class Coordinators:
         try:
             return CoordinatorContact.model_validate_json(text)
         except ValueError as error:
-            raise CoordinatorError(f"{url}: not what an agent answers: {error}") from error
+            raise CoordinatorError(f"{url}: not what an agent answers") from error
 
     async def _status(self, key: Key, follower: FollowedCoordinator, after: int = 0) -> bytearray:
         url = f"{follower.target.url}/v1/status?after={after}&wait={WAIT_SECONDS}"
@@ -316,7 +322,8 @@ class Coordinators:
         return await self._requests.send("GET", url, follower.target.token, read=read)
 
     async def _send(self, method: str, target: Target, path: str, body: str) -> None:
-        await self._requests.send(method, target.url + path, target.token, body)
+        with charged_to(Meter(SMALL_BYTES)):
+            await self._requests.send(method, target.url + path, target.token, body)
 
 
 def line_seconds(followed: int) -> float:
@@ -332,7 +339,13 @@ def answer_pause(least: float, followed: int, cost: float, workers: int) -> floa
     """Seconds between an answer of a coordinator and the next one that is read or asked for.
 
     All answers together take a part of the operator's thread. A coordinator whose answers take more
-    than those of so many workers should is asked as much less often, so that it delays itself.
+    than those of so many workers should is asked as much less often, so that it delays itself: also
+    after one that failed, and however many connections they came over.
     """
-    fair = _COST[0] + _COST[1] * workers
-    return max(least, followed / ANSWERS_A_SECOND) * max(1.0, cost / fair)
+    usual = max(PAUSE_SECONDS, followed / ANSWERS_A_SECOND)
+    return max(least, usual * max(1.0, cost / fair_cost(workers)))
+
+
+def fair_cost(workers: int) -> float:
+    """Seconds of the operator's thread that an answer may take where a job has so many workers."""
+    return _COST[0] + _COST[1] * workers

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import AgentSurvey
+from regroup_operator.controller.metered_answers import Meter
 from regroup_operator.decide.coordinator_evidence import UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError, NoAnswerError
 from regroup_operator.observe.observed import CoordinatorView
@@ -65,8 +66,8 @@ class FollowedCoordinator:
     survey: AgentSurvey = field(default_factory=AgentSurvey)
     workers: int = DEFAULT_MAX_WORKERS
     """How many its job may have: its answers may be as large and as costly as that takes."""
-    cost: float = 0.0
-    """Seconds of the operator's one thread that the last answer took."""
+    meter: Meter = field(default_factory=Meter)
+    """Of the operator's one thread: what was read and decoded since the last pause."""
     asked: bool = False
     """Whether there was a first answer, or a first request had none."""
     status: CoordinatorStatus | None = None

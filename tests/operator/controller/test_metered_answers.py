@@ -26,7 +26,12 @@ from regroup_operator.controller.coordinator_requests import (
     read_body,
 )
 from regroup_operator.controller.followed_coordinator import Target
-from regroup_operator.controller.metered_answers import ALLOWED_SECONDS
+from regroup_operator.controller.metered_answers import (
+    ALLOWED_SECONDS,
+    SMALL_BYTES,
+    Meter,
+    charged_to,
+)
 from regroup_operator.errors import CoordinatorError, CostlyAnswerError, NoAnswerError
 from regroup_operator.observe.observed import CoordinatorView
 from tests.support.async_server import AsyncServer
@@ -126,6 +131,33 @@ async def test_a_body_that_takes_too_long_to_read_is_ended(monkeypatch: pytest.M
         with pytest.raises(CostlyAnswerError):
             await ask(stub, 16 * 2**20)
         assert next(ticks) < 4 * ALLOWED_SECONDS / 0.002
+
+
+PIECES = b"1\r\na\r\n" * 1_000
+
+
+@pytest.mark.parametrize("first", [INTERIM * 200, CHUNKED + PIECES, CHUNKED + b"1388\r\n"])
+async def test_what_is_longer_than_an_answer_may_be_is_not_read(first: bytes) -> None:
+    with RawCoordinator(first, PIECES, pause=0.01) as stub, charged_to(Meter(SMALL_BYTES)) as meter:
+        with pytest.raises(CostlyAnswerError, match="it is too long"):
+            await ask(stub, LARGE_BYTES)
+        assert meter.bytes_left >= 0
+
+
+async def test_what_answers_take_is_charged_to_one_meter_whatever_connection_they_come_over() -> (
+    None
+):
+    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n" + b"a" * 1000
+    meter = Meter(10_000)
+    with RawCoordinator(answer, b"", pause=0.1) as stub, charged_to(meter):
+        for number in range(1, 4):
+            before = meter.seconds
+            await ask(stub, LARGE_BYTES)
+            assert stub.connections == number
+            assert meter.seconds > before
+    assert meter.bytes_left == 10_000 - 3 * len(answer)
+    assert meter.take() > 0.0
+    assert meter.seconds == 0.0
 
 
 class LargeStatus(AsyncServer):
