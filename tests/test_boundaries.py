@@ -79,6 +79,20 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_restricted_pickle.py": ("a_name_that_is_not_in_the_list_is_refused_and_not_called",),
         "test_plain_values.py": ("reading_runs_no_code",),
     },
+    "saves of Accelerate": {
+        "test_for_accelerate.py": ("a_registered_object_runs_nothing_that_the_checkpoint_names",),
+        "test_plain_reading.py": (
+            "the_description_of_a_sharded_state_runs_nothing",
+            "an_object_of_a_sharded_state_runs_nothing",
+        ),
+    },
+    "lineage records": {
+        "test_lineage.py": (
+            "a_record_whose_parent_is_not_older_is_damaged",
+            "a_record_of_another_generation_is_damaged",
+            "a_record_that_is_missing_is_named",
+        ),
+    },
     "memory snapshots": {
         "test_snapshot_restore.py": (
             "a_rank_runs_nothing_that_a_peers_snapshot_names",
@@ -117,6 +131,17 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_server.py": (
             "agents_get_through_while_idle_connections_fill_the_port",
             "a_body_that_does_not_arrive_is_not_waited_for",
+        ),
+    },
+    "requests without token": {
+        "test_server_connections.py": (
+            "of_those_that_are_answered_without_the_token_there_are_few",
+            "a_stranger_who_does_not_read_is_closed",
+        ),
+        "test_server.py": ("strangers_hold_few_connections_however_many_workers_there_are",),
+        "test_series_store.py": (
+            "what_has_not_changed_is_serialised_once",
+            "strangers_who_ask_again_and_again_leave_it_to_those_with_the_token",
         ),
     },
     "messages to a coordinator": {

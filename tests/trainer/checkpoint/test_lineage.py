@@ -62,6 +62,30 @@ def test_a_damaged_record_is_named(layout: Layout) -> None:
         lineage.read(layout)
 
 
+@pytest.mark.parametrize("parent", [(1, 2), (1, 3), (2, 1)])
+def test_a_record_whose_parent_is_not_older_is_damaged(
+    layout: Layout, parent: tuple[int, int]
+) -> None:
+    """Parents in a circle would be followed for ever."""
+    for number, of in ((2, parent), (3, (1, 2))):
+        path = layout.lineage_record(GenerationNumber(1, number))
+        path.write_text(link(1, number, parent=of).model_dump_json())
+    with pytest.raises(CheckpointError, match=r"/1-2\.json is damaged \(its parent, generation"):
+        lineage.up_to(layout, GenerationNumber(1, 3))
+
+
+def test_a_record_of_another_generation_is_damaged(layout: Layout) -> None:
+    layout.lineage_record(GenerationNumber(1, 1)).write_text(link(1, 3).model_dump_json())
+    with pytest.raises(CheckpointError, match=r"/1-1\.json is damaged \(it is that of generation"):
+        lineage.read(layout)
+
+
+def test_a_record_that_is_missing_is_named(layout: Layout) -> None:
+    lineage.begin(layout, link(1, 2, parent=(1, 1)))
+    with pytest.raises(CheckpointError, match=r"lineage record lineage/1-1\.json is missing"):
+        lineage.up_to(layout, GenerationNumber(1, 2))
+
+
 def test_what_came_before_a_generation_is_read_once(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

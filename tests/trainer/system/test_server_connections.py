@@ -14,14 +14,19 @@ from aiohttp import web
 from regroup_trainer.system import server_connections
 from regroup_trainer.system.server_connections import NEWCOMERS, Connections, raise_open_files
 from tests.support.open_files import few_open_files
+from tests.support.waiting import until
 
 LIMIT = 20
+LARGE = b"x" * (16 << 20)
+"""More than the kernel holds of one connection."""
 PROVEN = LIMIT - NEWCOMERS
 
 
 @dataclass
 class Site:
-    """A server whose requests to /proven prove their connection."""
+    """A server whose requests to /proven prove their connection. Those to /stranger do not, and
+    /stranger/large has a large answer.
+    """
 
     connections: Connections
     port: int
@@ -56,8 +61,8 @@ class Peer:
                     pass
         return True
 
-    async def answers(self) -> bool:
-        self.writer.write(b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n")
+    async def answers(self, path: str = "/other") -> bool:
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
         with contextlib.suppress(ConnectionError):
             return b"200 OK" in await self.response()
         return False
@@ -88,6 +93,10 @@ async def site() -> AsyncIterator[Site]:
         if request.path == "/held":
             connections.prove(request.transport)
             connections.hold(request.transport)
+        if request.path.startswith("/stranger"):
+            connections.answer_stranger(request.transport)
+        if request.path == "/stranger/large":
+            return web.Response(body=LARGE)
         return web.Response(text="ok")
 
     runner = web.AppRunner(web.Application(middlewares=[note]))
@@ -122,6 +131,43 @@ async def test_the_longest_idle_of_the_proven_makes_room_for_the_successors_of_d
     assert await dead.ended()
     assert all([await peer.answers() for peer in (socket, successor, *living)])
     assert len(site.connections) == PROVEN
+
+
+async def test_of_those_that_are_answered_without_the_token_there_are_few(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the limit is. Those that have not asked yet, and may have the token, stay."""
+    monkeypatch.setattr(server_connections, "STRANGERS", 4)
+    newcomers = [await site.connect() for _ in range(3)]
+    active, *idle = [await site.proven("/stranger") for _ in range(4)]
+    assert await active.answers("/stranger")
+    later = [await site.proven("/stranger") for _ in range(3)]
+    assert all([await peer.ended() for peer in idle])
+    assert all([await peer.answers("/stranger") for peer in (active, *later)])
+    assert all([await peer.answers("/proven") for peer in newcomers])
+    assert len(site.connections) == 4 + 3
+
+
+async def test_whoever_shows_the_token_later_is_no_stranger(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connections, "STRANGERS", 1)
+    peer = await site.proven("/stranger")
+    assert await peer.answers("/proven")
+    strangers = [await site.proven("/stranger") for _ in range(3)]
+    assert all([await one.ended() for one in strangers[:-1]])
+    assert await peer.answers("/stranger")
+
+
+async def test_a_stranger_who_does_not_read_is_closed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connections, "UNREAD_SECONDS", 0.2)
+    reads = await site.proven("/stranger")
+    await site.connect("GET /stranger/large HTTP/1.1\r\nHost: h\r\n\r\n")
+    await until("the answer", lambda: len(site.connections) == 2)
+    await until("its end", lambda: len(site.connections) == 1)
+    assert await reads.answers("/stranger")
 
 
 @pytest.mark.parametrize("begun", ["", "GET /proven HTTP/1.1\r\nHost: h\r\nX-Slow: "])

@@ -134,7 +134,7 @@ _ALLOWED = (
     (_METADATA, "_MEM_FORMAT_ENCODING"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
+    *((module, "PosixPath") for module in ("pathlib", "pathlib._local")),  # the latter: Python 3.13
 )
 _DTYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp", re.ASCII)

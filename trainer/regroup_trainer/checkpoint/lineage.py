@@ -20,7 +20,7 @@ from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
 from regroup_trainer.errors import CheckpointError, FencedError
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.lineage_files import generation_of
+from regroup_trainer.protocol.lineage_files import LINEAGE_FOLDER, generation_of, lineage_name
 from regroup_trainer.system import durable
 from regroup_trainer.system.background import Background
 
@@ -63,12 +63,22 @@ def _read_records(paths: list[Path]) -> list[LineageRecord]:
 
 def _read_record(path: Path) -> LineageRecord:
     try:
-        return LineageRecord.model_validate_json(path.read_bytes())
+        record = LineageRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise CheckpointError(
-            f"lineage record {path} is damaged ({error.error_count()} errors), so it is unknown "
-            "which checkpoints count: restore the file, or start with an empty directory"
-        ) from error
+        raise _damaged(f"{path} is damaged ({error.error_count()} errors)") from error
+    number, parent = record.generation, record.parent
+    if number != generation_of(path.name):
+        raise _damaged(f"{path} is damaged (it is that of generation {number})")
+    if parent is not None and parent >= number:  # a circle of parents has no end
+        raise _damaged(f"{path} is damaged (its parent, generation {parent}, is not an older one)")
+    return record
+
+
+def _damaged(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"lineage record {what}, so it is unknown which checkpoints count: restore the file, or "
+        "start with an empty directory"
+    )
 
 
 def parent_of(
@@ -85,9 +95,13 @@ def parent_of(
 def chain(
     records: dict[GenerationNumber, LineageRecord], newest: GenerationNumber | None
 ) -> tuple[LineageRecord, ...]:
-    """The lineage that ends with `newest`, oldest first."""
+    """The lineage that ends with `newest`, oldest first. Raises CheckpointError when a record is
+    missing.
+    """
     links: list[LineageRecord] = []
     while newest is not None:
+        if newest not in records:
+            raise _damaged(f"{LINEAGE_FOLDER}/{lineage_name(newest)} is missing")
         links.append(records[newest])
         newest = records[newest].parent
     return tuple(reversed(links))

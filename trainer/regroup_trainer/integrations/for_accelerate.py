@@ -24,6 +24,7 @@ from torch.utils.data import RandomSampler
 
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.integrations.joint_saves import JointSaves
+from regroup_trainer.integrations.plain_reading import plain_values_only
 from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
@@ -71,7 +72,8 @@ def saved_batches(
     What was prepared with the accelerator is loaded first. Code between two batches belongs to the
     first of them. Saves at the ends of epochs as well, and waits while gradients are accumulated.
     Upon SIGTERM it saves and raises SystemExit. Raises ConfigurationError for a loader whose order
-    cannot be repeated.
+    cannot be repeated, CheckpointError for a checkpoint that holds more than tensors and plain
+    values.
     """
     require(LIBRARY, OLDEST)
     require_joined("on CPUs, Accelerator needs cpu=True, or `accelerate launch --cpu`")
@@ -113,7 +115,8 @@ def _resume(accelerator: Accelerator, saves: JointSaves) -> _Position:
     newest = saves.newest()
     position = _Position()
     if newest:
-        accelerator.load_state(newest)
+        with plain_values_only(str(newest)):
+            accelerator.load_state(newest)
         position = _Position(**json.loads((Path(newest) / POSITION_FILE).read_text()))
     saves.start(position.step)
     return position

@@ -55,12 +55,17 @@ def load_plain(content: bytes, what: str) -> Any:
         with safe_globals(_READ_AS):
             return _with_arrays(torch.load(io.BytesIO(content), weights_only=weights_only))
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{what} holds more than tensors and plain values, and reading it could run code "
-            f"({_reason(error)}): if only people whom you trust can write to the volume, set "
-            f"the environment variable {TRUST_CHECKPOINTS}=1 in the template until the next "
-            "checkpoint is saved"
-        ) from error
+        raise not_plain(what, error) from error
+
+
+def not_plain(what: str, error: pickle.UnpicklingError) -> CheckpointError:
+    """The error for `what`, which torch has refused to read."""
+    return CheckpointError(
+        f"{what} holds more than tensors and plain values, and reading it could run code "
+        f"({_reason(error)}): if only people whom you trust can write to the volume, set "
+        f"the environment variable {TRUST_CHECKPOINTS}=1 in the template until the next "
+        "checkpoint is saved"
+    )
 
 
 def _foreign(value: object) -> Iterator[tuple[str, object]]:

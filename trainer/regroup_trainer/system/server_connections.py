@@ -5,6 +5,9 @@ A connection has proven itself when a request with the job's token has come over
 too many, the oldest that has not is closed. So a flood of idle ones pushes itself out. Of those
 that have, the one that has been idle for longest is closed: nodes that die close nothing, and their
 successors must get in. Places are kept free for newcomers, so that they can prove themselves.
+
+Answers cost more than connections. So of those over which requests have come, but no token, there
+are only a few, whatever the limit is. One that leaves an answer unread is closed.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ IDLE_SECONDS = 120.0
 """Until a connection is closed that has sent no further request. Heartbeats may come every 60 s."""
 NEWCOMERS = 16
 """Places of a limit that only connections which have not proven themselves may have."""
+STRANGERS = 32
+"""Connections at a time that were answered without the token: of probes, metrics, and people."""
+UNREAD_SECONDS = 10.0
+"""Until a connection without the token is closed whose last answer is not read."""
 SPARE_CONNECTIONS = 32
 """Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
 
@@ -71,6 +78,8 @@ class Connections:
         self._limit = limit
         self._unproven: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
         """Oldest first."""
+        self._strangers: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+        """Those of the unproven that were answered; the longest idle first."""
         self._proven: dict[asyncio.BaseTransport, None] = {}
         """The one that has been idle for longest first."""
         self._held: set[asyncio.BaseTransport] = set()
@@ -120,13 +129,30 @@ class Connections:
         elif transport in self._proven:
             self._proven[transport] = self._proven.pop(transport)
 
+    def answer_stranger(self, transport: asyncio.BaseTransport | None) -> None:
+        """A request without the token is about to be answered. One more such connection may be
+        too many: then the one that has been idle for longest is closed.
+        """
+        if transport not in self._unproven:
+            return
+        self._forget_stranger(transport)
+        loop = asyncio.get_running_loop()
+        self._strangers[transport] = loop.call_later(UNREAD_SECONDS, self._end_unread, transport)
+        if len(self._strangers) > STRANGERS:
+            self._push_out(next(iter(self._strangers)))
+
     def prove(self, transport: asyncio.BaseTransport | None) -> None:
         """A request with the token has come over this connection."""
         if transport in self._unproven:
             self._unproven.pop(transport).cancel()
+            self._forget_stranger(transport)
             self._proven[transport] = None
             if len(self._proven) + len(self._held) > max(self._limit() - NEWCOMERS, 1):
                 self._push_out(next(iter(self._proven)))
+
+    def has_proven(self, transport: asyncio.BaseTransport | None) -> bool:
+        """Whether a request with the token has come over this connection."""
+        return transport in self._proven or transport in self._held
 
     def hold(self, transport: asyncio.BaseTransport | None) -> None:
         """A proven connection is a WebSocket from now on, and never idle."""
@@ -154,8 +180,19 @@ class Connections:
         self._handed_over.discard(transport)
         self._proven.pop(transport, None)
         self._held.discard(transport)
+        self._forget_stranger(transport)
         if (timer := self._unproven.pop(transport, None)) is not None:
             timer.cancel()
+
+    def _forget_stranger(self, transport: asyncio.BaseTransport) -> None:
+        if (timer := self._strangers.pop(transport, None)) is not None:
+            timer.cancel()
+
+    def _end_unread(self, transport: asyncio.BaseTransport) -> None:
+        """Close a connection whose answer waits in this process, beyond what the kernel holds."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        if transport.get_write_buffer_size():
+            self._push_out(transport)
 
     def _push_out(self, transport: asyncio.BaseTransport) -> None:
         self.refused += 1

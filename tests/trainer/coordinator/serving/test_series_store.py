@@ -7,10 +7,12 @@ import errno
 import threading
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from regroup_trainer.coordinator.serving import series_store
 from regroup_trainer.coordinator.serving.series_store import KEPT_SECONDS, SeriesStore, read
+from regroup_trainer.coordinator.training_series import TrainingSeries
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series
 from regroup_trainer.protocol.rank_messages import Progress
@@ -22,7 +24,7 @@ def report(step: int) -> Progress:
     return Progress(generation=GenerationNumber(1, 1), rank=0, step=step, time=1.0, loss=0.5)
 
 
-def steps(text: str) -> list[int]:
+def steps(text: str | bytes) -> list[int]:
     return [point.step for point in Series.model_validate_json(text).points]
 
 
@@ -43,7 +45,7 @@ async def test_a_successor_goes_on(tmp_path: Path) -> None:
     second = SeriesStore(lambda: tmp_path)
     second.record(report(3), 1, now=1.0, wall=20.0)
     await second.load()
-    assert steps(second.text()) == [0, 1, 2, 3]
+    assert steps(second.content()) == [0, 1, 2, 3]
 
 
 async def test_it_is_written_from_time_to_time(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ async def test_what_nobody_can_read_is_put_aside(tmp_path: Path, content: str) -
     file.write_text(content)
     store = SeriesStore(lambda: tmp_path)
     await store.load()
-    assert steps(store.text()) == []
+    assert steps(store.content()) == []
     store.record(report(1), 2, now=1.0, wall=10.0)
     await store.end()
     assert steps(file.read_text()) == [1]
@@ -87,7 +89,7 @@ async def test_a_volume_that_refuses_a_write_stops_nothing(tmp_path: Path) -> No
     await refused.load()
     refused.record(report(1), 2, now=KEPT_SECONDS + 1, wall=10.0)
     await refused.end()
-    assert steps(refused.text()) == [1]
+    assert steps(refused.content()) == [1]
 
 
 async def test_a_volume_that_answers_late_has_all_points_in_the_end(
@@ -101,7 +103,7 @@ async def test_a_volume_that_answers_late_has_all_points_in_the_end(
     for step in (2, 3):
         await asyncio.sleep(0)
         store.record(report(step), 2, now=step * 100.0, wall=step * 100.0)
-    assert steps(store.text()) == [2, 3]
+    assert steps(store.content()) == [2, 3]
     assert steps(file.read_text()) == [1]
     answers.set()
     await loading
@@ -141,7 +143,7 @@ async def test_a_volume_that_gives_an_error_is_read_again_and_named_once(
     monkeypatch.setattr(series_store, "RETRY_SECONDS", 0.01)
     store = SeriesStore(lambda: tmp_path)
     await store.load()
-    assert steps(store.text()) == [1]
+    assert steps(store.content()) == [1]
     (line,) = caplog.records
     assert line.getMessage() == (
         f"cannot read the former points of the job's metrics in {tmp_path / SERIES_FILE}: "
@@ -157,6 +159,44 @@ async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Pat
         )
         assert (answer.status, answer.content_type) == (200, "application/json")
         assert steps(await answer.text()) == []
+
+
+async def test_what_has_not_changed_is_serialised_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(tmp_path, 1, wall=10.0)
+    made: list[Series] = []
+    value = TrainingSeries.value
+
+    def noted(series: TrainingSeries) -> Series:
+        made.append(value(series))
+        return made[-1]
+
+    monkeypatch.setattr(TrainingSeries, "value", noted)
+    store = SeriesStore(lambda: tmp_path)
+    assert steps(store.content()) == []
+    await store.load()
+    for step, wall in ((2, 20.0), (2, 20.0), (3, 20.5), (4, 30.0)):
+        store.record(report(step), 2, now=1.0, wall=wall)
+        for _ in range(100):
+            store.content()
+    assert steps(store.content()) == [1, 2, 4]
+    assert len(made) == 1 + 2
+
+
+async def test_strangers_who_ask_again_and_again_leave_it_to_those_with_the_token(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as setup, aiohttp.ClientSession() as stranger:
+        url = f"{setup.url}{SERIES_PATH}"
+        async with asyncio.timeout(60):
+            while (answer := await stranger.get(url)).status == 200:
+                continue
+        assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+        assert await read_series(setup) == []
+        async with asyncio.timeout(60):
+            while (await stranger.get(url)).status != 200:
+                continue  # the next second comes
 
 
 async def test_a_coordinator_serves_what_its_predecessor_has_kept(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ VOLUME_SECONDS = 3.0
 """For the last write."""
 RETRY_SECONDS = 5.0
 """Between two tries to read what a former coordinator has kept."""
+STRANGERS_A_SECOND = 20
+"""Answers to whoever has no token. A page of the job asks every few seconds."""
 _MOST_BYTES = 4 * 1024 * 1024
 _CANNOT_READ = (
     "cannot read the former points of the job's metrics in %s: %s; they are read again every "
@@ -35,6 +38,12 @@ class SeriesStore:
     def __init__(self, directory: Callable[[], Path]) -> None:
         self._directory = directory
         self._series = TrainingSeries()
+        self._content: bytes | None = None
+        """The series as JSON; None: it has changed. Thousands of points take milliseconds, and
+        whoever reaches the port may ask, again and again.
+        """
+        self._answered, self._answered_since = 0, -math.inf
+        """How many strangers in this second, and when it began."""
         self._recorded: Progress | None = None
         self._goes_on = False
         """Whether it is known what a former coordinator has kept. Until then nothing is written,
@@ -52,15 +61,25 @@ class SeriesStore:
         if progress is None or progress is self._recorded:
             return
         self._recorded = progress
-        self._is_new |= self._series.add(progress, world_size, wall)
+        if self._series.add(progress, world_size, wall):
+            self._is_new, self._content = True, None
         busy = self._work is not None and not self._work.future.done()
         if self._may_write and not busy and now - self._written_at > KEPT_SECONDS:
             self._written_at = now
             self._work = self._write()
 
-    def text(self) -> str:
+    def content(self) -> bytes:
         """The series as JSON."""
-        return self._series.value().model_dump_json()
+        if self._content is None:
+            self._content = self._series.value().model_dump_json().encode()
+        return self._content
+
+    def may_answer_stranger(self, now: float) -> bool:
+        """Whether one more is answered in this second. Some 300 KB go out each time."""
+        if now - self._answered_since >= 1.0:
+            self._answered, self._answered_since = 0, now
+        self._answered += 1
+        return self._answered <= STRANGERS_A_SECOND
 
     async def load(self) -> None:
         """Go on from what a former coordinator has kept, however late the volume answers."""
@@ -72,7 +91,7 @@ class SeriesStore:
             await asyncio.sleep(RETRY_SECONDS)
             former = await self._read()
         self._series.continue_from(former)
-        self._goes_on = True
+        self._content, self._goes_on = None, True
 
     async def end(self) -> None:
         """Write what is left."""
@@ -96,7 +115,7 @@ class SeriesStore:
 
     def _write(self) -> Background[None]:
         self._is_new = False
-        text, file = self.text(), self._file
+        text, file = self.content().decode(), self._file
         return Background(lambda: write(file, text))
 
 

@@ -105,6 +105,9 @@ _UNREADABLE = (
     "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
     "Run agent and coordinator from one release"
 )
+_TOO_OFTEN = (
+    "too many have asked in this second: ask again in the next one, or with the job's token"
+)
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -277,10 +280,12 @@ class Server:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if hmac.compare_digest(given, b"Bearer " + self._token):
             self.connections.prove(request.transport)
-        elif request.path.startswith("/v1/"):
-            raise web.HTTPUnauthorized(
-                text="wrong token: this job's own is in the Secret that its pods mount"
-            )
+        else:
+            self.connections.answer_stranger(request.transport)
+            if request.path.startswith("/v1/"):
+                raise web.HTTPUnauthorized(
+                    text="wrong token: this job's own is in the Secret that its pods mount"
+                )
         return await handler(request)
 
     # --- agents -----------------------------------------------------------------------------------
@@ -479,8 +484,11 @@ class Server:
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
-    async def _series_now(self, _request: web.Request) -> web.Response:
-        return web.Response(text=self._series.text(), content_type="application/json")
+    async def _series_now(self, request: web.Request) -> web.Response:
+        is_known = self.connections.has_proven(request.transport)
+        if not is_known and not self._series.may_answer_stranger(time.monotonic()):
+            raise web.HTTPTooManyRequests(text=_TOO_OFTEN, headers={"Retry-After": "1"})
+        return web.Response(body=self._series.content(), content_type="application/json")
 
     async def _steps_now(self, _request: web.Request) -> web.Response:
         text = self._shown_steps.text(time.monotonic())
