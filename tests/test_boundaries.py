@@ -136,12 +136,12 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "requests without token": {
         "test_server_connections.py": (
             "of_those_that_are_answered_without_the_token_there_are_few",
-            "a_stranger_who_does_not_read_is_closed",
+            "who_reads_no_answer_and_has_no_token_is_closed",
         ),
-        "test_server.py": ("strangers_hold_few_connections_however_many_workers_there_are",),
+        "test_server.py": ("those_without_the_token_have_few_connections_however_many_workers",),
         "test_series_store.py": (
             "what_has_not_changed_is_serialised_once",
-            "strangers_who_ask_again_and_again_leave_it_to_those_with_the_token",
+            "those_who_ask_again_and_again_leave_it_to_those_with_the_token",
         ),
     },
     "messages to a coordinator": {

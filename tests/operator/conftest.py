@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.apiserver import ApiServer
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kube_api import Api, Namespace, install_definition
 
 
@@ -20,6 +21,14 @@ def api() -> Iterator[Api]:
         api = Api(server.kubeconfig)
         install_definition(api)
         yield api
+
+
+@pytest.fixture
+def proxy(api: Api) -> Iterator[FaultyProxy]:
+    """It passes all on, until a test has it hold something back or strike at a write."""
+    with FaultyProxy(api.kubeconfig, seed=0).serving() as proxy:
+        yield proxy
+    assert not proxy.errors
 
 
 _numbers = itertools.count(1)

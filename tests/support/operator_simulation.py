@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -48,6 +49,7 @@ from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import (
     CoordinatorStatus,
+    JobEvent,
     MemberStatus,
     Outcome,
     RequestAnswer,
@@ -92,6 +94,13 @@ def make_invalid_job(job: Job) -> InvalidJob:
     shared = {field.name: getattr(job, field.name) for field in fields(JobObject)}
     problem = Waiting.of(WaitingReason.InvalidSpec, "spec.trainer.x: unknown field")
     return InvalidJob(**shared, problem=problem)
+
+
+def make_event(sequence: int, reason: str = "Step") -> JobEvent:
+    """An event that a coordinator reports now; its message is its number."""
+    return JobEvent(
+        sequence=sequence, time=time.time(), type="Normal", reason=reason, message=str(sequence)
+    )
 
 
 def make_coordinator_status(**fields: Any) -> CoordinatorStatus:

@@ -184,18 +184,18 @@ class Coordinators:
 
     async def put_desired(self, target: Target, desired: Desired) -> None:
         """PUT /v1/desired. Raises CoordinatorError."""
-        await self._send("PUT", target, "/v1/desired", desired.to_json(target.protocol))
+        url, body = f"{target.url}/v1/desired", desired.to_json(target.protocol)
+        await self._send("PUT", url, target.token, body)
 
     async def post_lost(self, target: Target, lost: Lost) -> None:
         """POST /v1/lost. Raises CoordinatorError."""
-        await self._send("POST", target, "/v1/lost", lost.model_dump_json())
+        await self._send("POST", f"{target.url}/v1/lost", target.token, lost.model_dump_json())
 
     async def send_address(self, address: str, token: str, url: str) -> None:
         """PUT /v1/coordinator to the agent at this IP. Raises CoordinatorError."""
         agent = f"http://{host_of(address)}:{AGENT_METRICS_PORT}"
         body = CoordinatorAddress(url=url).model_dump_json()
-        with charged_to(Meter(SMALL_BYTES)):
-            await self._requests.send("PUT", agent + "/v1/coordinator", token, body)
+        await self._send("PUT", agent + "/v1/coordinator", token, body)
 
     async def _keep_on(self, task: _Task, key: Key, follower: FollowedCoordinator) -> None:
         """Run a task of a follower; again after an error that nothing expects, whatever it is: the
@@ -321,9 +321,10 @@ class Coordinators:
         read = functools.partial(read_body, most=most_bytes(follower.workers), turn=turn)
         return await self._requests.send("GET", url, follower.target.token, read=read)
 
-    async def _send(self, method: str, target: Target, path: str, body: str) -> None:
+    async def _send(self, method: str, url: str, token: str, body: str) -> None:
+        """A request to which a line is enough of an answer."""
         with charged_to(Meter(SMALL_BYTES)):
-            await self._requests.send(method, target.url + path, target.token, body)
+            await self._requests.send(method, url, token, body)
 
 
 def line_seconds(followed: int) -> float:

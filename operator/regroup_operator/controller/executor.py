@@ -295,10 +295,10 @@ class Executor:
 
         problems = await asyncio.gather(*map(problem_of, pods))
         former, now = self._unreached.get(job.key, {}), time.monotonic()
-        failed = [pod.uid for pod, problem in zip(pods, problems, strict=True) if problem]
+        failed = {pod.uid: why for pod, why in zip(pods, problems, strict=True) if why}
         self._unreached[job.key] = {uid: former.get(uid, now) for uid in failed}
         if failed:
-            first = next(filter(None, problems))
+            first = next(iter(failed.values()))
             why = f"to {len(failed)} of {len(pods)} agents; of the first: {first}"
             log.warning("%s/%s: cannot send the coordinator's address %s", *job.key, why)
 

@@ -24,12 +24,7 @@ from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, pods_path
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import (
-    Executor,
-    Making,
-    beside_each_other,
-    in_batches,
-)
+from regroup_operator.controller.executor import Executor, Making, beside_each_other, in_batches
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import (
     describe,
@@ -68,11 +63,7 @@ from regroup_operator.informer.late_pod_events import LatePod, LatePodEvents
 from regroup_operator.informer.parsed_jobs import ParsedJobs
 from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
-from regroup_operator.observe.kubernetes_objects import (
-    read_claim,
-    read_identity,
-    read_job,
-)
+from regroup_operator.observe.kubernetes_objects import read_claim, read_identity, read_job
 from regroup_operator.observe.observed import (
     AnyJob,
     CoordinatorView,
@@ -221,18 +212,16 @@ class Reconciler:
         pods = await self._listed_pods(job) if known is None else known
         if self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
-        observed = await self._observe(job, pods)
-        decided = plan(job, observed, _now())
+        observed, decided = await self._plan(job, pods)
         if known is not None and decided.needs_fresh_pods(job.status):
             pods = await self._listed_pods(job)
             if pods != known or _trains(job):
-                observed = await self._observe(job, pods, recent=False)
-                decided = plan(job, observed, _now())
+                observed, decided = await self._plan(job, pods, recent=False)
         if any(isinstance(action, Making) for action in decided.actions):
             checked = self._checked(job)
             if checked is not job:
-                job, observed = checked, await self._observe(checked, pods, recent=False)
-                decided = plan(job, observed, _now())
+                job = checked
+                observed, decided = await self._plan(job, pods, recent=False)
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         self._executor.note_plan(key, decided.actions)
@@ -359,9 +348,14 @@ class Reconciler:
 
     # --- observe ----------------------------------------------------------------------------------
 
-    async def _observe(
+    async def _plan(
         self, job: AnyJob, pods: tuple[Pod, ...], *, recent: bool = True
-    ) -> Observed:
+    ) -> tuple[Observed, Plan]:
+        """What is observed of a job with these pods, and what is decided by that."""
+        observed = await self._observe(job, pods, recent=recent)
+        return observed, plan(job, observed, _now())
+
+    async def _observe(self, job: AnyJob, pods: tuple[Pod, ...], *, recent: bool) -> Observed:
         """`recent`: the claim of a job that trains may be as it was a moment ago."""
         running = [
             p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
@@ -518,6 +512,10 @@ class Reconciler:
             self._progress.written(job.key)
         self._refused_once.discard(job.key)
         self._hindrances[job.key] = decided.hindrance
+        if decided.status.phase == "Running":
+            self._training.add(job.key)
+        else:
+            self._training.discard(job.key)
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)
 
@@ -611,8 +609,6 @@ class Reconciler:
         once. So is a refused event. Progress is written when it is due.
         """
         pause = decided.requeue_after
-        trains = decided.status.phase == "Running"
-        (self._training.add if trains else self._training.discard)(job.key)
         event_due = self._events.due(job.key)
         if event_due is not None:
             pause = event_due if pause is None else min(pause, event_due)
@@ -620,11 +616,15 @@ class Reconciler:
         if due is not None:
             pause = min(due, pause or due)
         if pause and decided.status.completion_time is None:
-            steady = max(TRAINING_SECONDS, len(self._training) / STEADY_ROUNDS_A_SECOND)
-            pause = min(pause, steady if trains else STEADY_SECONDS)
+            pause = min(pause, self._longest_pause(job.key))
         if pause and decided.follow:
             pause = min(pause, self._progress.seconds_left(job.key) or pause)
         return pause
+
+    def _longest_pause(self, key: Key) -> float:
+        if key not in self._training:
+            return STEADY_SECONDS
+        return max(TRAINING_SECONDS, len(self._training) / STEADY_ROUNDS_A_SECOND)
 
     # --- follow and emit --------------------------------------------------------------------------
 

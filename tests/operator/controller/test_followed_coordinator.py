@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from regroup_operator.controller.followed_coordinator import FollowedCoordinator, Target
-from regroup_trainer.protocol.job_status import JobEvent
-from tests.support.operator_simulation import make_coordinator_status
+from tests.support.operator_simulation import make_coordinator_status, make_event
 
 FAILED = "CheckpointFailed"
-
-
-def make_event(sequence: int, reason: str = "CheckpointSaved") -> JobEvent:
-    """The newest one when the highest."""
-    return JobEvent(sequence=sequence, time=1e9, type="Normal", reason=reason, message="x")
 
 
 def kept(follower: FollowedCoordinator) -> list[int]:

@@ -94,14 +94,6 @@ class Course:
 
 
 @pytest.fixture
-def proxy(api: Api) -> Iterator[FaultyProxy]:
-    """It passes all on, but for writes at which the operator is killed."""
-    with FaultyProxy(api.kubeconfig, seed=0).serving() as proxy:
-        yield proxy
-    assert not proxy.errors
-
-
-@pytest.fixture
 def killed(api: Api, proxy: FaultyProxy, tmp_path: Path) -> Iterator[OperatorProcess]:
     """The operator, behind the proxy. It has shown no error of its own."""
     api.request("DELETE", LEASE)

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -44,7 +43,7 @@ from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity, Observed
-from regroup_trainer.protocol.job_status import JobEvent, MemberStatus
+from regroup_trainer.protocol.job_status import MemberStatus
 from regroup_trainer.system.log_lines import Subject
 from tests.support.job_memory import (
     NOWHERE,
@@ -53,7 +52,7 @@ from tests.support.job_memory import (
     make_memory,
     make_pod_watch,
 )
-from tests.support.operator_simulation import make_coordinator_status, make_spec
+from tests.support.operator_simulation import make_coordinator_status, make_event, make_spec
 from tests.support.rendering import KEYS, SETTINGS
 
 Json = dict[str, Any]
@@ -543,10 +542,7 @@ async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
 
     def view(*_: Any) -> CoordinatorView:
         fresh = [next(numbers) for _ in range(50)]
-        events = tuple(
-            JobEvent(sequence=n, time=time.time(), type="Normal", reason="Step", message=str(n))
-            for n in fresh
-        )
+        events = tuple(make_event(n) for n in fresh)
         return CoordinatorView(make_coordinator_status(events=events))
 
     monkeypatch.setattr(Coordinators, "view", view)
@@ -561,10 +557,7 @@ async def test_no_reason_of_a_coordinator_leads_an_event_to_another_name_or_name
 ) -> None:
     server = Server(make_document("first"))
     reasons = ("../../victim/events/x", "a\nb", "%2e%2e", "é" * 253)
-    events = tuple(
-        JobEvent(sequence=n, time=time.time(), type="Normal", reason=reason, message="x")
-        for n, reason in enumerate(reasons, 1)
-    )
+    events = tuple(make_event(n, reason) for n, reason in enumerate(reasons, 1))
     view = CoordinatorView(make_coordinator_status(events=events))
     monkeypatch.setattr(Coordinators, "view", lambda *_: view)
     async with reconciler_of(server) as reconciler:
@@ -645,13 +638,6 @@ async def test_an_event_that_the_api_server_never_takes_holds_no_other_up() -> N
 
     writer = EventWriter(Strict(make_document("first")))
     assert await writer.emit(("a", "gpt"), "uid-1", Event("Normal", "Step", "x", "1"))
-
-
-def make_event(number: int) -> JobEvent:
-    """The newest one when the highest."""
-    return JobEvent(
-        sequence=number, time=time.time(), type="Normal", reason="Step", message=str(number)
-    )
 
 
 class ForgetfulServer(PlainServer):

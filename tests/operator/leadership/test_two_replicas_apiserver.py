@@ -303,14 +303,6 @@ def counts_failure(sent: Sent) -> bool:
 
 
 @pytest.fixture
-def proxy(api: Api) -> Iterator[FaultyProxy]:
-    """It passes all on, until it holds something back."""
-    with FaultyProxy(api.kubeconfig, seed=0).serving() as proxy:
-        yield proxy
-    assert not proxy.errors
-
-
-@pytest.fixture
 def late(
     replicas: tuple[OperatorProcess, OperatorProcess], proxy: FaultyProxy, tmp_path: Path
 ) -> Iterator[OperatorProcess]:

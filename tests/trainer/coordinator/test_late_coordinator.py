@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from regroup_trainer.coordinator.core import LONGEST_UNREAD_SECONDS, Coordinator
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.effects import ReserveNumber
 from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.agent_messages import HeldSnapshots
@@ -110,6 +111,20 @@ def test_ranks_whose_reports_wait_unread_do_not_hang() -> None:
     assert (current.diagnosed_at, current.failure) == (None, None)
 
 
+def end_once_all_is_read(job: Job, current: CurrentGeneration) -> Failure:
+    """From now on reports wait unread for nearly as long as that counts, and then no more. Why the
+    generation ends, which it does only then.
+    """
+    job.reported_until = job.now
+    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
+    early = current.failure
+    assert early is None
+    job.reported_until = None
+    job.wait(0.1)
+    assert current.failure is not None
+    return current.failure
+
+
 def test_stacks_that_wait_unread_are_waited_for() -> None:
     job, agents = start_job(steps=10_000, progress_timeout_seconds=3)
     job.wait(2.0)
@@ -120,14 +135,7 @@ def test_stacks_that_wait_unread_are_waited_for() -> None:
     assert current is not None
     while current.diagnosed_at is None:
         job.wait(0.1)
-    job.reported_until = job.now
-    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
-    early = current.failure
-    assert early is None
-    job.reported_until = None
-    job.wait(0.1)
-    assert current.failure is not None
-    assert current.failure.cause == "hang"
+    assert end_once_all_is_read(job, current).cause == "hang"
 
 
 def test_ranks_whose_reports_wait_unread_are_not_ended_by_force() -> None:
@@ -138,13 +146,7 @@ def test_ranks_whose_reports_wait_unread_are_not_ended_by_force() -> None:
     current = job.core.state.current
     assert current is not None
     job.wait(AGREE_SECONDS - 1.0)
-    job.reported_until = job.now
-    job.wait(LONGEST_UNREAD_SECONDS - 1.0)
-    early = current.failure
-    assert early is None
-    job.reported_until = None
-    job.wait(0.1)
-    assert current.failure is not None
+    end_once_all_is_read(job, current)
 
 
 def test_the_end_of_a_rank_that_waits_unread_is_the_cause_all_the_same() -> None:

@@ -24,8 +24,8 @@ PROVEN = LIMIT - NEWCOMERS
 
 @dataclass
 class Site:
-    """A server whose requests to /proven prove their connection. Those to /stranger do not, and
-    /stranger/large has a large answer.
+    """A server whose requests to /proven prove their connection. Those to /unproven do not, and
+    /unproven/large has a large answer.
     """
 
     connections: Connections
@@ -93,9 +93,9 @@ async def site() -> AsyncIterator[Site]:
         if request.path == "/held":
             connections.prove(request.transport)
             connections.hold(request.transport)
-        if request.path.startswith("/stranger"):
-            connections.answer_stranger(request.transport)
-        if request.path == "/stranger/large":
+        if request.path.startswith("/unproven"):
+            connections.answer_unproven(request.transport)
+        if request.path == "/unproven/large":
             return web.Response(body=LARGE)
         return web.Response(text="ok")
 
@@ -137,37 +137,37 @@ async def test_of_those_that_are_answered_without_the_token_there_are_few(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the limit is. Those that have not asked yet, and may have the token, stay."""
-    monkeypatch.setattr(server_connections, "STRANGERS", 4)
+    monkeypatch.setattr(server_connections, "ANSWERED_UNPROVEN", 4)
     newcomers = [await site.connect() for _ in range(3)]
-    active, *idle = [await site.proven("/stranger") for _ in range(4)]
-    assert await active.answers("/stranger")
-    later = [await site.proven("/stranger") for _ in range(3)]
+    active, *idle = [await site.proven("/unproven") for _ in range(4)]
+    assert await active.answers("/unproven")
+    later = [await site.proven("/unproven") for _ in range(3)]
     assert all([await peer.ended() for peer in idle])
-    assert all([await peer.answers("/stranger") for peer in (active, *later)])
+    assert all([await peer.answers("/unproven") for peer in (active, *later)])
     assert all([await peer.answers("/proven") for peer in newcomers])
     assert len(site.connections) == 4 + 3
 
 
-async def test_whoever_shows_the_token_later_is_no_stranger(
+async def test_whoever_shows_the_token_later_is_one_of_those_with_it(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connections, "STRANGERS", 1)
-    peer = await site.proven("/stranger")
+    monkeypatch.setattr(server_connections, "ANSWERED_UNPROVEN", 1)
+    peer = await site.proven("/unproven")
     assert await peer.answers("/proven")
-    strangers = [await site.proven("/stranger") for _ in range(3)]
-    assert all([await one.ended() for one in strangers[:-1]])
-    assert await peer.answers("/stranger")
+    unproven = [await site.proven("/unproven") for _ in range(3)]
+    assert all([await one.ended() for one in unproven[:-1]])
+    assert await peer.answers("/unproven")
 
 
-async def test_a_stranger_who_does_not_read_is_closed(
+async def test_who_reads_no_answer_and_has_no_token_is_closed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_connections, "UNREAD_SECONDS", 0.2)
-    reads = await site.proven("/stranger")
-    await site.connect("GET /stranger/large HTTP/1.1\r\nHost: h\r\n\r\n")
+    reads = await site.proven("/unproven")
+    await site.connect("GET /unproven/large HTTP/1.1\r\nHost: h\r\n\r\n")
     await until("the answer", lambda: len(site.connections) == 2)
     await until("its end", lambda: len(site.connections) == 1)
-    assert await reads.answers("/stranger")
+    assert await reads.answers("/unproven")
 
 
 @pytest.mark.parametrize("begun", ["", "GET /proven HTTP/1.1\r\nHost: h\r\nX-Slow: "])

@@ -28,7 +28,7 @@ IDLE_SECONDS = 120.0
 """Until a connection is closed that has sent no further request. Heartbeats may come every 60 s."""
 NEWCOMERS = 16
 """Places of a limit that only connections which have not proven themselves may have."""
-STRANGERS = 32
+ANSWERED_UNPROVEN = 32
 """Connections at a time that were answered without the token: of probes, metrics, and people."""
 UNREAD_SECONDS = 10.0
 """Until a connection without the token is closed whose last answer is not read."""
@@ -78,7 +78,7 @@ class Connections:
         self._limit = limit
         self._unproven: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
         """Oldest first."""
-        self._strangers: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+        self._answered: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
         """Those of the unproven that were answered; the longest idle first."""
         self._proven: dict[asyncio.BaseTransport, None] = {}
         """The one that has been idle for longest first."""
@@ -129,23 +129,23 @@ class Connections:
         elif transport in self._proven:
             self._proven[transport] = self._proven.pop(transport)
 
-    def answer_stranger(self, transport: asyncio.BaseTransport | None) -> None:
+    def answer_unproven(self, transport: asyncio.BaseTransport | None) -> None:
         """A request without the token is about to be answered. One more such connection may be
         too many: then the one that has been idle for longest is closed.
         """
         if transport not in self._unproven:
             return
-        self._forget_stranger(transport)
+        self._forget_answered(transport)
         loop = asyncio.get_running_loop()
-        self._strangers[transport] = loop.call_later(UNREAD_SECONDS, self._end_unread, transport)
-        if len(self._strangers) > STRANGERS:
-            self._push_out(next(iter(self._strangers)))
+        self._answered[transport] = loop.call_later(UNREAD_SECONDS, self._end_unread, transport)
+        if len(self._answered) > ANSWERED_UNPROVEN:
+            self._push_out(next(iter(self._answered)))
 
     def prove(self, transport: asyncio.BaseTransport | None) -> None:
         """A request with the token has come over this connection."""
         if transport in self._unproven:
             self._unproven.pop(transport).cancel()
-            self._forget_stranger(transport)
+            self._forget_answered(transport)
             self._proven[transport] = None
             if len(self._proven) + len(self._held) > max(self._limit() - NEWCOMERS, 1):
                 self._push_out(next(iter(self._proven)))
@@ -180,12 +180,12 @@ class Connections:
         self._handed_over.discard(transport)
         self._proven.pop(transport, None)
         self._held.discard(transport)
-        self._forget_stranger(transport)
+        self._forget_answered(transport)
         if (timer := self._unproven.pop(transport, None)) is not None:
             timer.cancel()
 
-    def _forget_stranger(self, transport: asyncio.BaseTransport) -> None:
-        if (timer := self._strangers.pop(transport, None)) is not None:
+    def _forget_answered(self, transport: asyncio.BaseTransport) -> None:
+        if (timer := self._answered.pop(transport, None)) is not None:
             timer.cancel()
 
     def _end_unread(self, transport: asyncio.BaseTransport) -> None:

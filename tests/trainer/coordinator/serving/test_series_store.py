@@ -184,18 +184,18 @@ async def test_what_has_not_changed_is_serialised_once(
     assert len(made) == 1 + 2
 
 
-async def test_strangers_who_ask_again_and_again_leave_it_to_those_with_the_token(
+async def test_those_who_ask_again_and_again_leave_it_to_those_with_the_token(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as setup, aiohttp.ClientSession() as stranger:
+    async with serving(tmp_path) as setup, aiohttp.ClientSession() as session:
         url = f"{setup.url}{SERIES_PATH}"
         async with asyncio.timeout(60):
-            while (answer := await stranger.get(url)).status == 200:
+            while (answer := await session.get(url)).status == 200:
                 continue
         assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
         assert await read_series(setup) == []
         async with asyncio.timeout(60):
-            while (await stranger.get(url)).status != 200:
+            while (await session.get(url)).status != 200:
                 continue  # the next second comes
 
 

@@ -46,7 +46,7 @@ from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Busy, Progress
 from regroup_trainer.system import newest_first
 from regroup_trainer.system.log_lines import MOST_RECORDS
-from regroup_trainer.system.server_connections import SPARE_CONNECTIONS, STRANGERS
+from regroup_trainer.system.server_connections import ANSWERED_UNPROVEN, SPARE_CONNECTIONS
 from tests.support.coordinator_server import (
     BEARER,
     TOKEN,
@@ -476,7 +476,7 @@ async def test_agents_get_through_while_idle_connections_fill_the_port(setup: Se
     await socket.close()
 
 
-async def test_strangers_hold_few_connections_however_many_workers_there_are(
+async def test_those_without_the_token_have_few_connections_however_many_workers(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, replicas=200, max_replicas=200) as setup:
@@ -487,7 +487,7 @@ async def test_strangers_hold_few_connections_however_many_workers_there_are(
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
             assert b"200 OK" in await reader.readline()
             asked.append(writer)
-        assert len(setup.server.connections) <= STRANGERS
+        assert len(setup.server.connections) <= ANSWERED_UNPROVEN
         assert (await setup.status()).term == 1
         for writer in asked:
             writer.close()

@@ -20,7 +20,7 @@ VOLUME_SECONDS = 3.0
 """For the last write."""
 RETRY_SECONDS = 5.0
 """Between two tries to read what a former coordinator has kept."""
-STRANGERS_A_SECOND = 20
+UNPROVEN_A_SECOND = 20
 """Answers to whoever has no token. A page of the job asks every few seconds."""
 _MOST_BYTES = 4 * 1024 * 1024
 _CANNOT_READ = (
@@ -43,7 +43,7 @@ class SeriesStore:
         whoever reaches the port may ask, again and again.
         """
         self._answered, self._answered_since = 0, -math.inf
-        """How many strangers in this second, and when it began."""
+        """How many without the token in this second, and when it began."""
         self._recorded: Progress | None = None
         self._goes_on = False
         """Whether it is known what a former coordinator has kept. Until then nothing is written,
@@ -74,12 +74,12 @@ class SeriesStore:
             self._content = self._series.value().model_dump_json().encode()
         return self._content
 
-    def may_answer_stranger(self, now: float) -> bool:
+    def may_answer_unproven(self, now: float) -> bool:
         """Whether one more is answered in this second. Some 300 KB go out each time."""
         if now - self._answered_since >= 1.0:
             self._answered, self._answered_since = 0, now
         self._answered += 1
-        return self._answered <= STRANGERS_A_SECOND
+        return self._answered <= UNPROVEN_A_SECOND
 
     async def load(self) -> None:
         """Go on from what a former coordinator has kept, however late the volume answers."""

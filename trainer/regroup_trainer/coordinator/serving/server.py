@@ -281,7 +281,7 @@ class Server:
         if hmac.compare_digest(given, b"Bearer " + self._token):
             self.connections.prove(request.transport)
         else:
-            self.connections.answer_stranger(request.transport)
+            self.connections.answer_unproven(request.transport)
             if request.path.startswith("/v1/"):
                 raise web.HTTPUnauthorized(
                     text="wrong token: this job's own is in the Secret that its pods mount"
@@ -486,7 +486,7 @@ class Server:
 
     async def _series_now(self, request: web.Request) -> web.Response:
         is_known = self.connections.has_proven(request.transport)
-        if not is_known and not self._series.may_answer_stranger(time.monotonic()):
+        if not is_known and not self._series.may_answer_unproven(time.monotonic()):
             raise web.HTTPTooManyRequests(text=_TOO_OFTEN, headers={"Retry-After": "1"})
         return web.Response(body=self._series.content(), content_type="application/json")
 
