@@ -14,9 +14,9 @@ the begin of the next generation.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bench.harness import Plan, Values, command
+from bench.harness import Goal, Plan, Values, command
 from tests.support.large_job import Event, LargeJob
 
 SIZES = ("64x1", "64x8", "512x1", "512x8", "4096x1", "4096x8")
@@ -26,13 +26,27 @@ WAVES = (
     "snapshots", "closed", "hello again", "loss", "parked", "replacement", "hello to a successor",
     "joining", "leaving", "finished",
 )  # fmt: skip
+CHANGES_NOTHING = ("progress", "progress of an agent", "heartbeat", "snapshots")
+MOST_US = 30.0
+"""Of 4,096 workers, for each of these: they change no decision. A message of an agent has a report
+of each of its ranks.
+"""
 
 
 def plan(quick: bool) -> Plan:
     """Three runs of each size; a quick one measures two small ones once."""
     sizes = SIZES[:2] if quick else SIZES
     units = {metric_of(wave): "us" for wave in WAVES}
-    return Plan("coordinator_core", sizes, ("regroup",), units, 1 if quick else 3)
+    return Plan("coordinator_core", sizes, ("regroup",), units, 1 if quick else 3, goals=goals)
+
+
+def goals(case: str, _subject: str) -> Mapping[str, Goal]:
+    """What is asked of the messages that all agents send while a job trains."""
+    workers, _, ranks = case.partition("x")
+    if workers != "4096":
+        return {}
+    reports = {"progress of an agent": int(ranks)}
+    return {metric_of(wave): Goal(MOST_US * reports.get(wave, 1)) for wave in CHANGES_NOTHING}
 
 
 def measure(case: str, _subject: str) -> Values:

@@ -79,10 +79,6 @@ REPLACEMENT_SECONDS = 60.0
 FAILOVER_SECONDS = 60.0
 REPORT_SECONDS = 10.0
 """After the last loss, at most. Its coordinator gets the report while the other pod is made."""
-SCRAPE_SECONDS = 1.0
-"""Between two scrapes of a leader's metrics while it synchronizes: those of a thousand jobs take it
-a fifth of a second.
-"""
 AFTER_SYNC_SECONDS = 10.0
 """In which a status would be written that a restart has changed."""
 
@@ -272,12 +268,15 @@ class Course:
         begun = time.monotonic()
         subject.start()
 
-        async def has_synced() -> bool:
-            return await asyncio.to_thread(subject.has_synced, jobs)
-
         await self._seen.until(loss.is_replaced, FAILOVER_SECONDS)
         self._found["sync_replacement_seconds"] = loss.moment + loss.took() - begun
-        await until(has_synced, PATIENCE_SECONDS, every=SCRAPE_SECONDS)
+        leader = subject.leader()
+        assert leader is not None
+
+        async def has_synced() -> bool:
+            return await asyncio.to_thread(subject.has_synced, leader, jobs)
+
+        await until(has_synced, PATIENCE_SECONDS)
         self._found["sync_seconds"] = time.monotonic() - begun
         written = self._cluster.status_writes_since(before, "trainingjobs")
         self._found["sync_status_writes_per_job"] = most_writes(written, jobs, loss.job)

@@ -5,31 +5,39 @@ from __future__ import annotations
 import pytest
 
 from bench.operators import subjects
-from bench.operators.subjects import LEADS, WAITING, Regroup, TrainerV2
+from bench.operators.subjects import WAITING, Regroup, TrainerV2
 
 
 def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     series: dict[str, float] = {}
-    monkeypatch.setattr(subjects, "_series", lambda _replica: series)
+    scrapes: list[str] = []
+
+    def scrape(replica: str) -> dict[str, float]:
+        scrapes.append(replica)
+        return series
+
+    monkeypatch.setattr(subjects, "_series", scrape)
     subject = object.__new__(Regroup)
 
-    def has_planned(jobs: int, waiting: float = 0.0, leads: float = 1.0) -> bool:
+    def has_planned(jobs: int, waiting: int | None = 0, waits_now: float = 0.0) -> bool:
+        monkeypatch.setattr(subjects, "_waiting", lambda _replica: waiting)
         series.clear()
-        series.update({WAITING: waiting, LEADS: leads})
+        series[WAITING] = waits_now
         for number in range(jobs):
             for phase, value in (("Running", 1.0), ("Pending", 0.0)):
                 labels = f'namespace="a",trainingjob="job-{number}",phase="{phase}"'
                 series[f"trainingjob_status_phase{{{labels}}}"] = value
-        return subject.has_synced(3)
+        return subject.has_synced("operator-1", 3)
 
     assert has_planned(3)
     assert not has_planned(2)
-    assert not has_planned(3, waiting=1.0)
-    assert not has_planned(3, leads=0.0), "it stands by"
-    series.clear()
-    assert not subject.has_synced(3), "it does not answer"
+    assert not has_planned(3, waits_now=1.0)
+    before = len(scrapes)
+    assert not has_planned(3, waiting=1)
+    assert not has_planned(3, waiting=None), "it does not answer"
+    assert len(scrapes) == before, "a scrape takes the leader's time"
 
 
 def test_a_job_of_trainer_v2_trains_once_its_status_says_that_its_pods_are_ready() -> None:

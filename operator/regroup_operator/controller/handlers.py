@@ -48,6 +48,7 @@ from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
+from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.leadership.election import Election, end_process, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from regroup_operator.observe.observed import NodeState, Pod
@@ -69,16 +70,16 @@ LISTED_SECONDS = 30.0
 ask the API server: the right to list one namespace may be missing.
 """
 FEW_JOBS = 64
-"""Of so many jobs a new leader reads each, and lists its pods. With more it lists all once."""
+"""Of so many jobs a new leader reads each. With more it lists all once."""
 STANDBY_PAUSE_SECONDS = 5.0
 """How long a replica that does not lead waits before it lists: a leader that has just started lists
 at the same time, of the same API server.
 """
 REFRESH_SECONDS = 10.0
-"""The longest wait for these lists. Losses do not wait."""
+"""The longest wait for this list. Losses do not wait."""
 LOST_FIRST_SECONDS = 2.0
-"""How long these lists wait for jobs that have lost something: they keep this process and the API
-server busy.
+"""How long it waits for jobs that have lost something: it keeps this process and the API server
+busy.
 """
 LOSSES_REMEMBERED = 256
 """Jobs that have lost something while this replica stood by: the leader may not have acted."""
@@ -172,15 +173,13 @@ class Operator:
             self._run(election.hold())
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
-        is_current = led and all(watch.has_listed_all for watch in watches)
-        if is_current:
-            memory.pods.trust()
+        memory.pods.has_all = led and all(watch.has_listed_all for watch in watches)
         if not led:
             await election.win()
             self._run(election.hold())
         self._leads = True
         self._run(self._work(reconciler, memory.pods))
-        self._run(self._begin_rounds(memory, is_current=is_current))
+        self._run(self._begin_rounds(memory))
 
     def _run(self, part: Coroutine[Any, Any, None]) -> None:
         """Run a part without which this replica is of no use: the process ends where it fails."""
@@ -188,21 +187,21 @@ class Operator:
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
-    async def _begin_rounds(self, memory: JobMemory, *, is_current: bool) -> None:
+    async def _begin_rounds(self, memory: JobMemory) -> None:
         """Have a first round for each job: those that have lost something at once, the others once
-        memory has what the former leader has made, which it has where it `is_current`. Those that
-        lack pods which their status counts go first, then those that have pods, before those that
-        wait or have ended: a node may have been lost meanwhile. A list of jobs may take minutes;
-        those that have pods do not wait for it, and each of its pages brings others.
+        memory has their statuses. Those that lack pods which their status counts go first, then
+        those that have pods, before those that wait or have ended: a node may have been lost
+        meanwhile. A list of jobs may take minutes; those that have pods do not wait for it, and
+        each of its pages brings others.
         """
         for key in self._lost:
             self._add(key, Urgency.LOST)
         self._lost.clear()
-        if len(memory.jobs.all_keys()) > FEW_JOBS and not is_current:
+        if len(memory.jobs.all_keys()) > FEW_JOBS and not memory.pods.has_all:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
                     await self.queue.until(lambda: not self._lacking)
-            await self._refresh(memory)
+            await self._refresh(memory.jobs)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
@@ -210,16 +209,15 @@ class Operator:
         for key, urgency in found.items():
             self._add(key, urgency)
 
-    async def _refresh(self, memory: JobMemory) -> None:
-        """List jobs and then pods: no status may be ahead of the pods."""
+    async def _refresh(self, jobs: RememberedObjects) -> None:
+        """List all jobs. Of pods, memory does until a round would act on them, or write of them."""
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
-                await memory.jobs.refresh()
-                await memory.pods.refresh()
+                await jobs.refresh()
         except (ClusterError, TimeoutError) as error:
-            log.warning("each job and its pods are read, not all at once: %r", error)
+            log.warning("each job is read, not all at once: %r", error)
         except Exception:
-            log.exception("each job and its pods are read, not all at once")
+            log.exception("each job is read, not all at once")
 
     def _ended(self, part: asyncio.Task[None]) -> None:
         if not part.cancelled() and (error := part.exception()):

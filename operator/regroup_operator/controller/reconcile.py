@@ -44,7 +44,7 @@ from regroup_operator.controller.operator_metrics import JobSeries, count_intern
 from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.refusals import LEADERS, Kind, Refusals, made_nothing, stopped_by
-from regroup_operator.decide.job_projection import THROTTLED, differs
+from regroup_operator.decide.job_projection import THROTTLED, differs, is_steady
 from regroup_operator.decide.outcome import written_outcome
 from regroup_operator.decide.plan import Action, Event, Plan
 from regroup_operator.decide.planner import plan
@@ -97,9 +97,7 @@ STEADY_ROUNDS_A_SECOND = 4.0
 between writes of progress does, too, and stays the shorter one.
 """
 CONFLICT_SECONDS = 0.1
-"""Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
-have as many rounds of it.
-"""
+"""Pause after a job has changed while it was looked at, which somebody may make it do in a loop."""
 MOST_WRITES = 5
 """Of one status, over versions of the job that differ in nothing that a plan rests on: somebody may
 change an annotation all the time. Each of them takes a moment, and a whole round takes longer.
@@ -146,6 +144,8 @@ class Reconciler:
         """Jobs with actions that were refused."""
         self._doubtful: set[Key] = set()
         """Jobs with a request whose outcome is not known for sure: memory may lack a pod."""
+        self._unconfirmed: set[Key] = set()
+        """Jobs of which memory may lack pods that a former leader has made."""
         self._progress = ProgressSchedule()
         self._refused_once: set[Key] = set()
         """Jobs whose last write of the status was refused, since they had changed."""
@@ -213,7 +213,7 @@ class Reconciler:
         if self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
         observed, decided = await self._plan(job, pods)
-        if known is not None and decided.needs_fresh_pods(job.status):
+        if known is not None and self._needs_list(job, decided):
             pods = await self._listed_pods(job)
             if pods != known or _trains(job):
                 observed, decided = await self._plan(job, pods, recent=False)
@@ -287,13 +287,12 @@ class Reconciler:
         self._series.forget(key)
         self._nodes.forget(key)
         self._refusals.pop(key, None)
-        self._doubtful.discard(key)
         self._progress.forget(key)
-        self._refused_once.discard(key)
         self._looked_at.pop(key, None)
-        self._planned.discard(key)
-        self._training.discard(key)
-        self._up_to_date.discard(key)
+        for jobs in (self._doubtful, self._unconfirmed, self._refused_once):
+            jobs.discard(key)
+        for jobs in (self._planned, self._training, self._up_to_date):
+            jobs.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
         self._jobs.forget(key)
@@ -410,14 +409,18 @@ class Reconciler:
 
     def _known_pods(self, job: JobObject) -> tuple[Pod, ...] | None:
         """The job's pods from memory; None where that does not suffice: after a request that
-        failed, which may have been carried out all the same, and after those of the former leader.
+        failed, which may have been carried out all the same.
         """
         if job.key not in self._looked_at:
             self._looked_at[job.key] = job.uid
-            refreshed = self._memory.pods.is_refreshed(job.namespace)
-            if job.status.observed_generation and not refreshed:
-                self._doubtful.add(job.key)
+            if job.status.observed_generation and not self._memory.pods.has_all:
+                self._unconfirmed.add(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
+
+    def _needs_list(self, job: AnyJob, decided: Plan) -> bool:
+        """Whether a plan must not rest on the pods that memory has of a job."""
+        acts = job.key in self._unconfirmed and not is_steady(job.status, decided)
+        return acts or decided.needs_fresh_pods(job.status)
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
         """The job's pods by a consistent list."""
@@ -428,6 +431,7 @@ class Reconciler:
                 raise UnreadableObjectError.pod(pods_path(job.namespace), seen.key[1])
         self._memory.pods.note_list(job.key, listed, version)
         self._doubtful.discard(job.key)
+        self._unconfirmed.discard(job.key)
         return own_pods(job, [seen.value for seen in listed])
 
     async def _events_of_late_pod(

@@ -25,7 +25,7 @@ from regroup_operator.decide.coordinator_projection import (
 )
 from regroup_operator.decide.job_account import account_fields, merge_ledgers
 from regroup_operator.decide.launchers import launcher_of
-from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
+from regroup_operator.decide.plan import MESSAGE_LIMIT, Plan, PlanContext
 from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting, missing_worker
 from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
@@ -135,6 +135,13 @@ def differs(
 ) -> bool:
     """Whether two statuses differ in other fields than those."""
     return _without(one, ignoring) != _without(other, ignoring)
+
+
+def is_steady(former: TrainingJobStatus, decided: Plan) -> bool:
+    """Whether a plan does nothing but write how far a job has come."""
+    hinders = decided.hindrance is not None
+    is_idle = not (decided.actions or decided.events or hinders)
+    return is_idle and not differs(former, decided.status, ignoring=THROTTLED)
 
 
 def _without(status: TrainingJobStatus, ignored: frozenset[str]) -> dict[str, object]:

@@ -58,22 +58,10 @@ class JobPods:
 
     def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
         self._watches = watches
-        self._refreshed: set[str | None] = set()
-        """Of these watches memory has shown all that there was when this replica led already."""
-
-    async def refresh(self) -> None:
-        """List all pods by consistent reads: one for thousands of jobs. Raises ClusterError."""
-        for namespace, watch in self._watches.items():
-            await watch.refresh()
-            self._refreshed.add(namespace)
-
-    def trust(self) -> None:
-        """Count on the lists of the watches: nobody has led since before they began."""
-        self._refreshed.update(self._watches)
-
-    def is_refreshed(self, namespace: str) -> bool:
-        """Whether memory has all pods that a former leader has made in this namespace."""
-        return bool(self._refreshed & {namespace, None})
+        self.has_all = False
+        """Whether memory has all pods that a former leader has made: nobody has led since before
+        the lists of the watches began.
+        """
 
     def of(self, job: JobObject) -> tuple[Pod, ...] | None:
         """A job's own pods. None: memory does not know them all, and the API server does."""

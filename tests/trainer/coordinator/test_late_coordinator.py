@@ -8,14 +8,23 @@ from collections.abc import Callable
 
 import pytest
 
-from regroup_trainer.coordinator.core import LONGEST_UNREAD_SECONDS, Coordinator
+from regroup_trainer.coordinator.core import (
+    LONGEST_UNREAD_SECONDS,
+    RETURN_TO_SAVE_SECONDS,
+    Coordinator,
+)
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.effects import ReserveNumber
 from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.agent_messages import HeldSnapshots
-from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
-from tests.support.coordinator_simulation import STUCK_IN_COLLECTIVE, Job, start_job
+from tests.support.coordinator_simulation import (
+    STUCK_IN_COLLECTIVE,
+    Job,
+    make_desired,
+    start_job,
+)
 from tests.support.large_job import LargeJob, uid
 
 FIRST = GenerationNumber(1, 1)
@@ -92,6 +101,18 @@ def test_a_job_to_suspend_is_not_suspended_before_the_hellos_of_its_members_are_
     job.wait(1.0)
     assert job.outcome is not None
     assert job.saved_step == agents[0].step
+
+
+def test_a_second_agent_takes_no_place_while_heartbeats_of_the_first_wait_unread() -> None:
+    job, agents = start_job(steps=10_000)
+    job.read_until = job.now
+    agents[2].reachable = False  # so it is to the coordinator
+    job.wait(2.0)
+    second = job.add_agent(2)
+    assert job.core.state.members.staying[2].name == agents[2].name
+    job.read_until = None
+    job.wait(1.0)
+    assert job.core.state.members.staying[2].name == second.name
 
 
 # --- reports that wait unread ---------------------------------------------------------------------
@@ -244,6 +265,16 @@ def test_a_pause_ends_no_rank_by_force_that_was_asked_to_agree(arrives: Input) -
     job.now += 100.0
     arrives(job.core, job.now)
     assert current.failure is None
+
+
+def test_a_pause_takes_no_time_from_workers_that_come_back_to_save() -> None:
+    trained = LastKnown(step=10, time=1_000_000.0, world_size=3)
+    job = Job(make_desired(last_known=trained), term=2)
+    job.wait(1.0)
+    job.pause_coordinator(RETURN_TO_SAVE_SECONDS)
+    job.update_desired(suspend=True)
+    job.wait(RETURN_TO_SAVE_SECONDS - 5.0)
+    assert job.outcome is None
 
 
 def test_after_a_pause_the_volume_is_asked_for_a_successor_before_a_generation_begins() -> None:

@@ -139,6 +139,15 @@ def test_within_the_percentage_of_the_spec_nobody_is_a_straggler() -> None:
     assert make_status(job.core.state, 1).stragglers == ()
 
 
+def test_a_pause_of_the_coordinator_makes_no_straggler() -> None:
+    job, _ = train(slow=2.0, seconds=8.0)
+    assert events(job) == []
+    job.pause_coordinator(HOLD_SECONDS)
+    assert events(job) == []
+    job.wait(HOLD_SECONDS)
+    assert len(events(job)) == 1
+
+
 def test_a_new_generation_is_judged_anew() -> None:
     job, agents = train(slow=2.0)
     job.pace.clear()

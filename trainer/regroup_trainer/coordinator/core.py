@@ -104,9 +104,10 @@ class Coordinator:
         self._backoff = RestartBackoff()
         self._next_tick = math.inf
         self._timers = FormationTimers(
-            adopt_until=now + desired.timeout_milliseconds / 1000, not_before=now
+            adopt_until=now + desired.timeout_milliseconds / 1000,
+            return_until=now + RETURN_TO_SAVE_SECONDS,
+            not_before=now,
         )
-        self._return_until = now + RETURN_TO_SAVE_SECONDS
         self._await_state()
         self.state.waiting = find_waiting(self._waiting_context(now))
 
@@ -216,7 +217,7 @@ class Coordinator:
         state, timers = self.state, self._timers
         is_back = state.current is not None or state.former.record is not None
         if state.desired.suspend and state.last_known and not is_back:
-            timers.adopt_until = max(timers.adopt_until, self._return_until)
+            timers.adopt_until = max(timers.adopt_until, timers.return_until)
 
     def on_lost(self, lost: Lost, now: float) -> list[Effect]:
         """The operator reports members that are gone."""

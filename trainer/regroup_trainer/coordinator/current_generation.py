@@ -172,6 +172,7 @@ class CurrentGeneration:
         self.last_report = min(now, waited_since + seconds)
         self.last_activity = min(now, self.last_activity + seconds)
         self.leave_until += seconds
+        self.pace.forgive(seconds)
         if self.diagnosed_at is not None:
             self.diagnosed_at = min(now, self.diagnosed_at + seconds)
 

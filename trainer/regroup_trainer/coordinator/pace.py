@@ -38,6 +38,10 @@ class Pace:
             self._reports[rank].append(seconds)
             self._reported.add(rank)
 
+    def forgive(self, seconds: float) -> None:
+        """The coordinator was paused, and read no report for so long."""
+        self._slow_since = {rank: since + seconds for rank, since in self._slow_since.items()}
+
     def check(self, now: float, limit: float) -> list[int]:
         """Judge the ranks; returns those that became stragglers.
 

@@ -70,10 +70,10 @@ def _why_wait(state: State, hello: Hello, now: float) -> str:
     The operator makes a replacement only for an agent that is gone, or leaving. But a request for a
     pod that timed out may be executed later, beside the next one. While the first is responsive,
     nothing is gained by the second, and a generation would be lost. The agent tries again until it
-    may.
+    may. A first one whose heartbeats may wait unread is not unresponsive.
     """
-    first = _rival(state, hello)
-    if first is None or not first.is_responsive(state.desired, now):
+    first, known = _rival(state, hello), min(now, state.read_until)
+    if first is None or not first.is_responsive(state.desired, known):
         return ""
     if _has_ranks(state, hello) and not _has_ranks(state, first.hello):
         return ""

@@ -32,6 +32,8 @@ class FormationTimers:
 
     adopt_until: float
     """Until then the members of a former coordinator's generation may come back."""
+    return_until: float
+    """Until then one of them may come back to save the state of a job to suspend."""
     not_before: float
     """The end of the pause after a failure."""
     adopt_by: float = math.inf
@@ -47,6 +49,7 @@ class FormationTimers:
         """The coordinator was paused for so long: it waits for workers for as much longer."""
         self.adopt_until += seconds
         self.adopt_by += seconds
+        self.return_until += seconds
         if self.gather_until is not None:
             self.gather_until += seconds
 
