@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from regroup_trainer.protocol.extras import OF_OPERATOR, require_extra
-from regroup_trainer.system.process_signals import end_upon_sigterm
+from regroup_trainer.system.process_signals import end_at_once, end_upon_sigterm
 
 
 def main() -> int:
@@ -18,4 +16,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_at_once(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 
@@ -87,6 +88,18 @@ class EventWriter:
             return error.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
         self._limit.note(key, refused=False)
         self._emitted.add(name)
+        return True
+
+    async def emit_reported(
+        self, key: Key, uid: str, view: CoordinatorView, note: Callable[[int], None]
+    ) -> bool:
+        """Emit in their order what the coordinator reports, and note the sequence of each. What
+        follows one that is refused waits for it. Returns whether all is emitted.
+        """
+        for sequence, event in coordinator_events(view, datetime.now(UTC)):
+            if event is not None and not await self.emit(key, uid, event):
+                return False
+            note(sequence)
         return True
 
     def due(self, key: Key) -> float | None:

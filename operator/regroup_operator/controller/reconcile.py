@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import MANAGED_BY, PLURAL, Key, Object
@@ -34,11 +35,7 @@ from regroup_operator.controller.internal_error import (
     status_with_error,
     unread,
 )
-from regroup_operator.controller.job_events import (
-    EventWriter,
-    coordinator_events,
-    remembered_events,
-)
+from regroup_operator.controller.job_events import EventWriter, remembered_events
 from regroup_operator.controller.node_watch import NodeWatch, pointed_to
 from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
 from regroup_operator.controller.operator_traces import Round
@@ -66,7 +63,6 @@ from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import read_claim, read_identity, read_job
 from regroup_operator.observe.observed import (
     AnyJob,
-    CoordinatorView,
     Identity,
     Job,
     JobObject,
@@ -210,6 +206,7 @@ class Reconciler:
             self._forget(key)  # what is remembered is of a former job of this name
         known = self._known_pods(job)
         pods = await self._listed_pods(job) if known is None else known
+        is_first = job.key not in self._planned
         if self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
         observed, decided = await self._plan(job, pods)
@@ -237,7 +234,7 @@ class Reconciler:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
         await self._execute(written, observed, decided, on_asking)
-        await self._emit(written, observed, decided)
+        await self._emit(written, observed, decided, is_first=is_first)
         return self._requeue_after(job, decided)
 
     async def _report(self, key: Key, document: Object, error: Exception) -> None:
@@ -644,29 +641,27 @@ class Reconciler:
         agents = agents_to_ask(job, observed)
         self._coordinators.follow(job.key, target, agents, workers, emitted)
 
-    async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
+    async def _emit(
+        self, job: AnyJob, observed: Observed, decided: Plan, *, is_first: bool
+    ) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
-        remembers.
+        remembers. That of a job that trains waits for its second round: a new leader has a thousand
+        first ones, and most of these events exist.
         """
+        waits = is_first and job.key in self._training
         is_up_to_date = job.key in self._up_to_date
         self._up_to_date.discard(job.key)
         emitted = [await self._events.emit(job.key, job.uid, event) for event in decided.events]
-        emitted.append(await self._emit_reported(job, observed.coordinator))
-        for name, event in () if is_up_to_date else remembered_events(job.status, _now()):
-            emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
-        if all(emitted):
-            self._up_to_date.add(job.key)
-
-    async def _emit_reported(self, job: AnyJob, view: CoordinatorView) -> bool:
-        """Emit in their order what the coordinator reports. What follows one that is refused waits
-        for it. Returns whether all is emitted.
-        """
         term = job.status.coordinator_term
-        for sequence, event in coordinator_events(view, _now()):
-            if event is not None and not await self._events.emit(job.key, job.uid, event):
-                return False
-            self._coordinators.note_emitted(job.key, term, sequence)
-        return True
+        note = partial(self._coordinators.note_emitted, job.key, term)
+        emitted.append(
+            await self._events.emit_reported(job.key, job.uid, observed.coordinator, note)
+        )
+        remembered = [] if is_up_to_date or waits else remembered_events(job.status, _now())
+        for name, event in remembered:
+            emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
+        if all(emitted) and not waits:
+            self._up_to_date.add(job.key)
 
 
 async def _reading(

@@ -681,6 +681,25 @@ async def test_an_event_is_made_once_although_the_operator_dies_before_it_is(
     assert server.reasons() == ["Suspended"]
 
 
+async def test_what_a_job_that_trains_has_to_tell_again_waits_for_its_second_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new leader has a first round of each job, and most of these events exist."""
+    server = make_suspended()
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    server.events.clear()
+    asked: list[int] = []
+    trains = TrainingJobStatus.model_validate({**server.stored["status"], "phase": "Running"})
+    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(trains))
+    async with reconciler_of(server) as successor:
+        for _ in range(3):
+            await successor.reconcile(("a", "gpt"))
+            asked.append(server.asked)
+    assert server.reasons() == ["Suspended"]
+    assert asked == [1, 2, 2]
+
+
 async def test_an_event_that_was_refused_is_made_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -40,6 +40,20 @@ def test_a_process_that_ignores_its_last_signals_ends_in_order(ignores: bool) ->
     assert bool(done.stderr) != ignores
 
 
+def test_a_process_that_ends_at_once_has_written_all_and_frees_nothing() -> None:
+    program = """
+import atexit
+from regroup_trainer.system.process_signals import end_at_once
+atexit.register(print, "the end of the interpreter")
+print("written")
+end_at_once(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "written\n", "")
+
+
 SLOW_IMPORT = """
 import time
 print("importing", flush=True)

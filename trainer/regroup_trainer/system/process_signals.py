@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from typing import NoReturn
 
 
 def end_upon_sigterm() -> None:
@@ -14,6 +16,18 @@ def end_upon_sigterm() -> None:
     its whole grace period.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End this process without the end of the interpreter, which frees all that is in memory: it
+    takes seconds where thousands of objects are. All that must be saved or closed is so already.
+    """
+    import logging  # `end_upon_sigterm` has to come first
+
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def ignore_signals(*numbers: signal.Signals) -> None:
