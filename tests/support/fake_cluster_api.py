@@ -44,6 +44,8 @@ class FakeClusterApi(AsyncServer):
         self.shows = asyncio.Event()
         """While it is cleared, watches bring nothing."""
         self.shows.set()
+        self.hides: set[str] = set()
+        """Resources whose watches bring nothing until `show_all`."""
         self.unreadable: set[str] = set()
         """Resources whose reads by name are refused."""
         self.held: set[str] = set()
@@ -111,6 +113,13 @@ class FakeClusterApi(AsyncServer):
         `breaks`: the connection is closed, so that nobody waits for an answer.
         """
         self._loses, self._applies_lost, self._breaks_lost = number, applied, breaks
+
+    async def show_all(self) -> None:
+        """Let all watches bring what has happened."""
+        self.shows.set()
+        self.hides.clear()
+        async with self._changed:
+            self._changed.notify_all()
 
     def count_held(self) -> int:
         """How many writes wait for `let_through`."""
@@ -202,6 +211,8 @@ class FakeClusterApi(AsyncServer):
         sent = int(request.query["resourceVersion"])
         while True:
             await self.shows.wait()
+            async with self._changed:
+                await self._changed.wait_for(lambda: resource not in self.hides)
             for version, of, event in [event for event in self._events if event[0] > sent]:
                 sent = version
                 found = event["object"]

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NoReturn
 
@@ -48,7 +48,6 @@ from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
-from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.leadership.election import Election, end_process, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from regroup_operator.observe.observed import NodeState, Pod
@@ -201,23 +200,25 @@ class Operator:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
                     await self.queue.until(lambda: not self._lacking)
-            await self._refresh(memory.jobs)
+            await self._refresh(memory.jobs.refresh(), REFRESH_SECONDS)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
             await asyncio.sleep(0)  # there may be thousands
         for key, urgency in found.items():
             self._add(key, urgency)
+        if not memory.pods.has_all:  # until then a round lists its job's pods before it acts
+            await self._refresh(memory.pods.refresh())
 
-    async def _refresh(self, jobs: RememberedObjects) -> None:
-        """List all jobs. Of pods, memory does until a round would act on them, or write of them."""
+    async def _refresh(self, lists: Awaitable[None], seconds: float | None = None) -> None:
+        """Wait for lists of all. Without them each round reads what it needs."""
         try:
-            async with asyncio.timeout(REFRESH_SECONDS):
-                await jobs.refresh()
+            async with asyncio.timeout(seconds):
+                await lists
         except (ClusterError, TimeoutError) as error:
-            log.warning("each job is read, not all at once: %r", error)
+            log.warning("each job and its pods are read, not all at once: %r", error)
         except Exception:
-            log.exception("each job is read, not all at once")
+            log.exception("each job and its pods are read, not all at once")
 
     def _ended(self, part: asyncio.Task[None]) -> None:
         if not part.cancelled() and (error := part.exception()):

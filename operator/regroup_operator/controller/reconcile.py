@@ -207,13 +207,16 @@ class Reconciler:
         known = self._known_pods(job)
         pods = await self._listed_pods(job) if known is None else known
         is_first = job.key not in self._planned
-        if self._has_yet_to_ask(job, pods):
+        if is_first and self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
         observed, decided = await self._plan(job, pods)
         if known is not None and self._needs_list(job, decided):
             pods = await self._listed_pods(job)
+            if is_first and self._has_yet_to_ask(job, pods):  # memory may have lacked its pod
+                return UNASKED_SECONDS
             if pods != known or _trains(job):
                 observed, decided = await self._plan(job, pods, recent=False)
+        self._planned.add(job.key)
         if any(isinstance(action, Making) for action in decided.actions):
             checked = self._checked(job)
             if checked is not job:
@@ -222,19 +225,16 @@ class Reconciler:
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         self._executor.note_plan(key, decided.actions)
-        try:
-            written = await self._write_status(document, job, decided)
-        except ClusterError as error:
-            if event := event_of_refusal(error, document, _now()):
-                await self._events.emit(key, job.uid, event)
-            raise
+        written = await self._write_status(document, job, decided)
         if written is None:
             return CONFLICT_SECONDS
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
         await self._execute(written, observed, decided, on_asking)
-        await self._emit(written, observed, decided, is_first=is_first)
+        has_another = decided.requeue_after is not None and not job.deleting
+        waits = is_first and has_another and job.key in self._training
+        await self._emit(written, observed, decided, waits=waits)
         return self._requeue_after(job, decided)
 
     async def _report(self, key: Key, document: Object, error: Exception) -> None:
@@ -307,7 +307,7 @@ class Reconciler:
         job that has trained. What it could write before would be false: that nothing trains. The
         answer, or its absence, is news.
         """
-        if job.key in self._planned or job.deleting:
+        if job.deleting:
             return False
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
         target = self._executor.target(job, pods) if has_trained else None
@@ -315,7 +315,6 @@ class Reconciler:
             self._follow_target(job, Observed(pods=pods), target)
             self._asking.add(job.key)
             return True
-        self._planned.add(job.key)
         return False
 
     def _read(self, key: Key, document: Object) -> AnyJob:
@@ -416,7 +415,8 @@ class Reconciler:
 
     def _needs_list(self, job: AnyJob, decided: Plan) -> bool:
         """Whether a plan must not rest on the pods that memory has of a job."""
-        acts = job.key in self._unconfirmed and not is_steady(job.status, decided)
+        may_lack = job.key in self._unconfirmed and not self._memory.pods.has_all
+        acts = may_lack and not is_steady(job.status, decided)
         return acts or decided.needs_fresh_pods(job.status)
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
@@ -510,6 +510,10 @@ class Reconciler:
                     raise  # the queue's back-off follows: somebody may change the job all the time
                 self._refused_once.add(job.key)
                 return None
+            except ClusterError as error:
+                if event := event_of_refusal(error, document, _now()):
+                    await self._events.emit(job.key, job.uid, event)
+                raise
             self._progress.written(job.key)
         self._refused_once.discard(job.key)
         self._hindrances[job.key] = decided.hindrance
@@ -641,14 +645,11 @@ class Reconciler:
         agents = agents_to_ask(job, observed)
         self._coordinators.follow(job.key, target, agents, workers, emitted)
 
-    async def _emit(
-        self, job: AnyJob, observed: Observed, decided: Plan, *, is_first: bool
-    ) -> None:
+    async def _emit(self, job: AnyJob, observed: Observed, decided: Plan, *, waits: bool) -> None:
         """Emit what is new; in the first round, and after one that failed, also what the status
-        remembers. That of a job that trains waits for its second round: a new leader has a thousand
-        first ones, and most of these events exist.
+        remembers. `waits`: not that yet. A new leader has a first round of a thousand jobs that
+        train, and most of these events exist.
         """
-        waits = is_first and job.key in self._training
         is_up_to_date = job.key in self._up_to_date
         self._up_to_date.discard(job.key)
         emitted = [await self._events.emit(job.key, job.uid, event) for event in decided.events]

@@ -138,7 +138,9 @@ def differs(
 
 
 def is_steady(former: TrainingJobStatus, decided: Plan) -> bool:
-    """Whether a plan does nothing but write how far a job has come."""
+    """Whether a plan does nothing but write how far a job has come. What hinders a job, of which
+    the message tells, is seen at its pods.
+    """
     hinders = decided.hindrance is not None
     is_idle = not (decided.actions or decided.events or hinders)
     return is_idle and not differs(former, decided.status, ignoring=THROTTLED)

@@ -14,6 +14,8 @@ from regroup_operator.informer.resource_version import NEVER, parse_version
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import JobObject, Pod
 
+PAGE_PAUSE_SECONDS = 0.2
+"""A page of pods keeps the process busy for half as long. So rounds go on meanwhile."""
 _OVERHEAD_BYTES = 512
 
 
@@ -60,8 +62,14 @@ class JobPods:
         self._watches = watches
         self.has_all = False
         """Whether memory has all pods that a former leader has made: nobody has led since before
-        the lists of the watches began.
+        the lists of the watches began, or `refresh` has ended.
         """
+
+    async def refresh(self) -> None:
+        """List all pods by consistent reads, with a pause after each page. Raises ClusterError."""
+        for watch in self._watches.values():
+            await watch.refresh(PAGE_PAUSE_SECONDS)
+        self.has_all = True
 
     def of(self, job: JobObject) -> tuple[Pod, ...] | None:
         """A job's own pods. None: memory does not know them all, and the API server does."""

@@ -165,19 +165,20 @@ class ListWatch(Generic[T]):
             if change.after is None or shown.get(change.after.key) != change.after.version
         )
 
-    async def refresh(self) -> None:
+    async def refresh(self, page_pause: float = 0.0) -> None:
         """Let the cache show what there is now at least, by a consistent list beside the watch,
-        which reports the changes when it comes to them. Raises ClusterError.
+        which reports the changes when it comes to them. `page_pause`: seconds after each page.
+        Raises ClusterError.
         """
         count_list(self._collection.resource)
         with self.cache.listing() as listing:
-            version, unreadable = await self._read_all(listing)
+            version, unreadable = await self._read_all(listing, page_pause=page_pause)
             if unreadable:
                 raise self._unreadable(f"a list without {', '.join(sorted(unreadable))}")
             self.cache.note_all(listing.objects, version)
 
     async def _read_all(
-        self, listing: Listing[T], *, page_by_page: bool = False
+        self, listing: Listing[T], *, page_by_page: bool = False, page_pause: float = 0.0
     ) -> tuple[int, set[str]]:
         """Read all objects. Returns the version of the list, and the names of what cannot be read.
         `page_by_page`: what is new counts before the list ends, and a list that takes longer than
@@ -196,6 +197,8 @@ class ListWatch(Generic[T]):
                 listing.add(seen)
                 if page_by_page and page.token:
                     self._show(seen)
+            if page_pause:
+                await self._sleep(page_pause)
         return self._version(version), unreadable
 
     def _show(self, seen: Seen[T]) -> None:

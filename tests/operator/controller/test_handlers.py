@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import aiohttp
 import pytest
 
+from regroup_operator.api import names
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import (
@@ -23,6 +24,7 @@ from regroup_operator.controller.handlers import (
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import ClusterError
+from regroup_operator.informer.job_pods import JobPods
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import AnyJob, Pod
 from regroup_trainer.system.machine_address import free_port
@@ -159,10 +161,16 @@ Start = Callable[[], Awaitable[Running]]
 async def leader_at_rest(
     running: Start, make: Callable[[FakeClusterApi], Awaitable[None]], pods: int
 ) -> Running:
-    """A leader that has made so many pods for new jobs, and has no round."""
+    """A leader that has made so many pods for new jobs, has said so, and has no round."""
     leader = await running()
     await make(leader.api)
     await until(f"{pods} pods", lambda: len(leader.pods()) == pods)
+
+    def say_so() -> bool:
+        statuses = [job["status"] for job in leader.api.all("trainingjobs")]
+        return all("waits for a node" in status["message"] for status in statuses)
+
+    await until("statuses of these pods", say_so)
     await leader.reads()
     return leader
 
@@ -328,9 +336,15 @@ async def test_a_standby_fills_its_memory_and_has_no_rounds(running: Start) -> N
     assert (standby.rounds, len(standby.operator.queue), await standby.health()) == (0, 0, 200)
 
 
+async def never(_: JobPods | RememberedObjects) -> None:
+    """Instead of a list of all."""
+    await asyncio.Event().wait()
+
+
 async def test_the_next_leader_lists_no_pods_of_a_job_that_needs_nothing_and_makes_none_again(
-    running: Start,
+    running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(JobPods, "refresh", never)
     leader = await leader_at_rest(running, make_job, pods=4)
     standby = await ready_standby(running)
     standby.begin()
@@ -382,7 +396,7 @@ async def make_jobs(api: FakeClusterApi, count: int) -> None:
         await api.store("trainingjobs", {"metadata": metadata, "spec": make_spec()})
 
 
-async def test_the_next_leader_of_many_jobs_lists_all_jobs_once_and_the_pods_of_none(
+async def test_the_next_leader_of_many_jobs_lists_all_jobs_once_and_then_all_pods(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "FEW_JOBS", 2)
@@ -391,15 +405,17 @@ async def test_the_next_leader_of_many_jobs_lists_all_jobs_once_and_the_pods_of_
     standby.begin()
     await leader.stop()
     await until("rounds", lambda: standby.rounds >= 4)
+    await until("a list of all pods", lambda: standby.api.requests["list pods"] > 0)
     reads = await standby.reads()
-    assert (reads["list pods"], reads["list trainingjobs"], reads["get trainingjobs"]) == (0, 1, 0)
+    assert (reads["list pods"], reads["list trainingjobs"], reads["get trainingjobs"]) == (1, 1, 0)
     assert len(standby.pods()) == 16
 
 
 async def test_the_next_leader_lists_the_pods_of_a_job_before_it_changes_anything_of_it(
-    running: Start,
+    running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its memory may lack pods that the former one has made."""
+    monkeypatch.setattr(JobPods, "refresh", never)
     leader = await leader_at_rest(running, functools.partial(make_jobs, count=2), pods=8)
     standby = await ready_standby(running)
     await leader.stop()
@@ -502,6 +518,38 @@ async def test_the_first_answer_for_a_job_that_lacks_a_pod_is_as_urgent_as_its_l
     await until("a replacement", lambda: "gpt1-w1-2" in leader.pods())
 
 
+async def test_the_next_leader_asks_a_coordinator_that_its_memory_lacks_before_it_plans(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JobPods, "refresh", never)
+    leader = await leader_at_rest(running, make_job, pods=4)
+    standby = await ready_standby(running)
+    api = leader.api
+    monkeypatch.setattr(leader.operator, "_add", lambda *_, **__: None)
+    api.hides.add("pods")
+    former = await api.remove("pods", "a", "gpt-c1")
+    status = {**former["status"], "phase": "Running", "podIP": "127.0.0.1"}
+    labels = {**former["metadata"]["labels"], names.TERM: "2"}
+    metadata = {**former["metadata"], "name": "gpt-c2", "uid": "of-c2", "labels": labels}
+    await api.store("pods", {**former, "metadata": metadata, "status": status})
+    (job,) = api.all("trainingjobs")
+    trained = {"phase": "Running", "rendezvousGeneration": "1.1", "coordinatorTerm": 2}
+    await api.store("trainingjobs", {**job, "status": {**job["status"], **trained}})
+    asks: list[bool] = []
+    has_yet_to_ask = Reconciler._has_yet_to_ask
+
+    def noted(reconciler: Reconciler, job: AnyJob, pods: tuple[Pod, ...]) -> bool:
+        asks.append(has_yet_to_ask(reconciler, job, pods))
+        return asks[-1]
+
+    monkeypatch.setattr(Reconciler, "_has_yet_to_ask", noted)
+    standby.begin()
+    await leader.stop()
+    await until("a round", lambda: standby.rounds > 0)
+    assert asks[:2] == [False, True]
+    assert "gpt-c3" not in standby.pods()
+
+
 async def test_a_loss_stays_urgent_while_its_rounds_fail_or_the_job_has_just_changed(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,9 +604,6 @@ async def test_a_new_leader_replaces_what_was_lost_before_it_lists_all(
 async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_jobs(
     running: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(_: RememberedObjects) -> None:
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(handlers, "FEW_JOBS", 0)
     leader = await leader_at_rest(running, make_job, pods=4)
     standby = await ready_standby(running)

@@ -112,6 +112,8 @@ class Course(RuleBasedStateMachine):
         self._loop = asyncio.new_event_loop()
         self._api = FakeClusterApi()
         self._replica = Replica(self._api)
+        self._standby: Replica | None = None
+        """The next one that leads, if it has begun already."""
         self._failed = 0
         """Workers that were made to fail."""
         self._crashed_with_late = False
@@ -145,12 +147,20 @@ class Course(RuleBasedStateMachine):
         self._crashed_with_late |= self._api.count_held() > 0
         self._api.held.clear()
 
-        async def replace() -> None:
-            await self._replica.end()
-            self._replica = Replica(self._api)
-            await self._replica.start()
+        following = self._next()
+        self._run(self._replica.end())
+        self._replica, self._standby = following, None
 
-        self._run(replace())
+    @rule()
+    def stand_by(self) -> None:
+        """Another replica fills its memory, and leads when this one has died."""
+        self._next()
+
+    def _next(self) -> Replica:
+        if self._standby is None:
+            self._standby = Replica(self._api)
+            self._run(self._standby.start())
+        return self._standby
 
     # --- the network ------------------------------------------------------------------------------
 
@@ -197,8 +207,13 @@ class Course(RuleBasedStateMachine):
         self._api.shows.clear()
 
     @rule()
+    def cover_watches_of_pods(self) -> None:
+        """From now on memory shows of pods less than of their job."""
+        self._api.hides.add("pods")
+
+    @rule()
     def uncover_watches(self) -> None:
-        self._api.shows.set()
+        self._run(self._api.show_all())
         self._run(arrive())
 
     # --- the cluster ------------------------------------------------------------------------------
@@ -261,7 +276,8 @@ class Course(RuleBasedStateMachine):
             if self._api.url:
                 self._end_whole()
         finally:
-            self._run(self._replica.end())
+            for replica in filter(None, (self._replica, self._standby)):
+                self._run(replica.end())
             self._run(self._api.__aexit__(None, None, None))
             self._loop.close()
 

@@ -691,7 +691,7 @@ async def test_what_a_job_that_trains_has_to_tell_again_waits_for_its_second_rou
     server.events.clear()
     asked: list[int] = []
     trains = TrainingJobStatus.model_validate({**server.stored["status"], "phase": "Running"})
-    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(trains))
+    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(trains, requeue_after=30.0))
     async with reconciler_of(server) as successor:
         for _ in range(3):
             await successor.reconcile(("a", "gpt"))
