@@ -43,6 +43,8 @@ class CoordinatorStub(LoopbackServer):
         self._status = status
         self.watches = 0
         """How many were asked for."""
+        self.every: list[str] = []
+        """The period that each of them asked for."""
         self.asks = False
         """Whether its watches say to ask for the status."""
         self._news = threading.Condition()
@@ -110,6 +112,7 @@ class CoordinatorStub(LoopbackServer):
                     self._reply(stub.encode(status))
                 else:
                     stub.watches += 1
+                    stub.every += parse_qs(urlsplit(self.path).query)["every"]
                     self._watch(stub.watches)
 
             def _watch(self, number: int) -> None:

@@ -79,6 +79,12 @@ nothing expects.
 """
 ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
+MISFIT = 1.5
+"""How many times too often, or too seldom, lines of a watch may come. The first of a thousand jobs
+would send more than three times as many as the last one, for ever.
+"""
+RENEWED_SECONDS = 30.0
+"""A watch lasts so long at least: after a start of the operator there are ever more."""
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
 
@@ -233,10 +239,14 @@ class Coordinators:
         await self._poll(key, follower)
 
     async def _watch(self, key: Key, follower: FollowedCoordinator) -> None:
-        """Until it ends, by a CoordinatorError."""
+        """Until it ends, by a CoordinatorError, or its lines come too often or too seldom for as
+        many as are followed by now.
+        """
         url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
         async with self._requests.watch(url, follower.target.token, every) as next_line:
-            while True:  # without a name for a line, which would be kept until the next one
+            renewable_at = self._clock.now() + RENEWED_SECONDS
+            while self._clock.now() < renewable_at or fits(every, len(self._followers)):
+                # Without a name for a line, which would be kept until the next one.
                 if pause := await self._take(key, follower, await next_line()):
                     await asyncio.sleep(pause)
 
@@ -334,6 +344,12 @@ def line_seconds(followed: int) -> float:
     least, longest = WATCH_LINE_SECONDS
     poll = followed / ANSWERS_A_SECOND + WAIT_SECONDS + TIMEOUT_SECONDS
     return min(max(least, poll - LATE_SECONDS), longest)
+
+
+def fits(every: float, followed: int) -> bool:
+    """Whether a watch with a line every so many seconds may go on while so many are followed."""
+    ratio = every / line_seconds(followed)
+    return 1 / MISFIT <= ratio <= MISFIT
 
 
 def answer_pause(least: float, followed: int, cost: float, workers: int) -> float:

@@ -28,6 +28,7 @@ from regroup_operator.controller.coordination import (
     PAUSE_SECONDS,
     Coordinators,
     answer_pause,
+    fits,
     line_seconds,
 )
 from regroup_operator.controller.coordinator_requests import (
@@ -201,6 +202,32 @@ async def test_a_pause_before_the_next_line_does_not_delay_that_a_watch_is_unres
     async with frozen_after_an_answer(line):
         await line.until(2)
         assert view_of(line).unanswered_seconds < line_seconds(1) + LATE_SECONDS + 0.4
+
+
+async def test_a_watch_whose_period_fits_no_longer_begins_again_with_another(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lines would come as often as when few were followed, for ever."""
+    followed = 1
+    monkeypatch.setattr(coordination, "line_seconds", lambda _: line_seconds(followed))
+    monkeypatch.setattr(coordination, "RENEWED_SECONDS", 0.0)
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        followed = 1000
+        await until("another watch", lambda: len(stub.every) > 1)
+        assert stub.every == ["1.00", "3.40"]
+        assert view_of(line).failures == 0
+
+
+@pytest.mark.parametrize(
+    ("began_with", "followed", "goes_on"),
+    [(1, 40, True), (1, 200, True), (1, 300, False), (1000, 700, True), (1000, 10, False)],
+)
+def test_a_watch_goes_on_while_its_period_fits_about_how_many_are_followed(
+    began_with: int, followed: int, goes_on: bool
+) -> None:
+    assert fits(line_seconds(began_with), followed) == goes_on
 
 
 @pytest.mark.parametrize("followed", [1, 40, 80, 400, 1000, 5000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NoReturn
@@ -20,11 +21,13 @@ from regroup_operator.controller.handlers import (
     ROUNDS_OF_A_NAMESPACE,
     Operator,
     rest_after,
+    shows_progress_alone,
 )
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.informer.object_cache import Change, Seen
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import AnyJob, Pod
 from regroup_trainer.system.machine_address import free_port
@@ -664,6 +667,32 @@ def live_workers(api: FakeClusterApi) -> list[str]:
     """The index of each worker that has not failed, once for each of its pods."""
     labels = [p["metadata"]["labels"] for p in api.all("pods") if p["status"]["phase"] != "Failed"]
     return sorted(each["regroup.dev/index"] for each in labels if "regroup.dev/index" in each)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_progress"),
+    [
+        ({"status": {"progress": {"step": 2}, "coordinatorEvents": {"sequence": 9}}}, True),
+        ({"status": {"progress": {"step": 1}, "phase": "Failed"}}, False),
+        ({"metadata": {"annotations": {"regroup.dev/checkpoint-now": "1"}}}, False),
+        ({"generation": 2}, False),
+        ({"value": None}, False),
+    ],
+)
+def test_a_job_that_shows_progress_alone_needs_no_round(
+    changed: dict[str, Any], is_progress: bool
+) -> None:
+    def see(version: int, generation: int = 1, **fields: Any) -> Seen[str]:
+        metadata = {"resourceVersion": str(version)}
+        job: dict[str, Any] = {"metadata": metadata, "status": {"progress": {"step": 1}}}
+        for name, value in fields.items():
+            job[name] = {**job.get(name, {}), **(value or {})}
+        text = None if "value" in fields else json.dumps(job)
+        return Seen(KEY, "uid-1", version, generation, KEY, text, 10)
+
+    change = Change(KEY, see(1), see(2, **changed))
+    assert shows_progress_alone(change) == is_progress
+    assert not shows_progress_alone(Change(KEY, None, see(2)))
 
 
 def test_a_job_rests_between_rounds_and_a_large_one_longer() -> None:
