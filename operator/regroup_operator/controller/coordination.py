@@ -84,7 +84,9 @@ MISFIT = 1.5
 would send more than three times as many as the last one, for ever.
 """
 RENEWED_SECONDS = 30.0
-"""A watch lasts so long at least: after a start of the operator there are ever more."""
+"""A watch lasts so long at least, and up to twice as long, so that not all begin again at once.
+After a start of the operator ever more are followed.
+"""
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
 
@@ -151,10 +153,10 @@ class Coordinators:
             ]
         follower.survey.agents, follower.workers = agents, workers
 
-    def has_asked(self, key: Key) -> bool:
-        """Whether the coordinator of this job has answered, or failed to, since it is followed."""
+    def has_asked(self, key: Key, target: Target) -> bool:
+        """Whether this coordinator of a job has answered, or failed to, since it is followed."""
         follower = self._followers.get(key)
-        return follower is not None and follower.asked
+        return follower is not None and follower.target == target and follower.asked
 
     def note_emitted(self, key: Key, term: int, sequence: int) -> None:
         """Events up to this one of the coordinator of this term have been emitted."""
@@ -226,7 +228,7 @@ class Coordinators:
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
         while follower.has_watch:
-            least = FAILURE_PAUSE_SECONDS
+            least = PAUSE_SECONDS
             try:
                 await self._watch(key, follower)
             except NoWatchError:
@@ -244,7 +246,7 @@ class Coordinators:
         """
         url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
         async with self._requests.watch(url, follower.target.token, every) as next_line:
-            renewable_at = self._clock.now() + RENEWED_SECONDS
+            renewable_at = self._clock.now() + random.uniform(1.0, 2.0) * RENEWED_SECONDS
             while self._clock.now() < renewable_at or fits(every, len(self._followers)):
                 # Without a name for a line, which would be kept until the next one.
                 if pause := await self._take(key, follower, await next_line()):

@@ -79,6 +79,8 @@ at the same time, of the same API server.
 """
 REFRESH_SECONDS = 10.0
 """The longest wait for this list. Losses do not wait."""
+REFRESH_AGAIN_SECONDS = 60.0
+"""After a list of all pods that failed."""
 LOST_FIRST_SECONDS = 2.0
 """How long it waits for jobs that have lost something: it keeps this process and the API server
 busy.
@@ -177,7 +179,8 @@ class Operator:
             self._run(election.hold())
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
-        memory.pods.has_all = led and all(watch.has_listed_all for watch in watches)
+        if led and all(watch.has_listed_all for watch in watches):
+            memory.pods.trust()
         if not led:
             await election.win()
             self._run(election.hold())
@@ -205,25 +208,29 @@ class Operator:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
                     await self.queue.until(lambda: not self._lacking)
-            await self._refresh(memory.jobs.refresh(), REFRESH_SECONDS)
+            await self._refresh("jobs", memory.jobs.refresh(), REFRESH_SECONDS)
         found = dict[Key, Urgency]()
         for key in sorted(memory.pods.jobs().union(memory.jobs.all_keys())):
             found[key] = first_urgency(memory.jobs.known(key), memory.pods.known(key))
             await asyncio.sleep(0)  # there may be thousands
         for key, urgency in found.items():
             self._add(key, urgency)
-        if not memory.pods.has_all:  # until then a round lists its job's pods before it acts
-            await self._refresh(memory.pods.refresh())
+        while not memory.pods.has_all:  # until then a round lists its job's pods before it acts
+            await self._refresh("pods", memory.pods.refresh())
+            if not memory.pods.has_all:
+                await asyncio.sleep(REFRESH_AGAIN_SECONDS)
 
-    async def _refresh(self, lists: Awaitable[None], seconds: float | None = None) -> None:
+    async def _refresh(
+        self, what: str, lists: Awaitable[None], seconds: float | None = None
+    ) -> None:
         """Wait for lists of all. Without them each round reads what it needs."""
         try:
             async with asyncio.timeout(seconds):
                 await lists
         except (ClusterError, TimeoutError) as error:
-            log.warning("each job and its pods are read, not all at once: %r", error)
+            log.warning("cannot list all %s, so rounds read what they need: %r", what, error)
         except Exception:
-            log.exception("each job and its pods are read, not all at once")
+            log.exception("cannot list all %s, so rounds read what they need", what)
 
     def _ended(self, part: asyncio.Task[None]) -> None:
         if not part.cancelled() and (error := part.exception()):

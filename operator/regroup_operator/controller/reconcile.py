@@ -216,7 +216,6 @@ class Reconciler:
                 return UNASKED_SECONDS
             if pods != known or _trains(job):
                 observed, decided = await self._plan(job, pods, recent=False)
-        self._planned.add(job.key)
         if any(isinstance(action, Making) for action in decided.actions):
             checked = self._checked(job)
             if checked is not job:
@@ -228,6 +227,7 @@ class Reconciler:
         written = await self._write_status(document, job, decided)
         if written is None:
             return CONFLICT_SECONDS
+        self._planned.add(job.key)
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
@@ -311,7 +311,7 @@ class Reconciler:
             return False
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
         target = self._executor.target(job, pods) if has_trained else None
-        if target is not None and not self._coordinators.has_asked(job.key):
+        if target is not None and not self._coordinators.has_asked(job.key, target):
             self._follow_target(job, Observed(pods=pods), target)
             self._asking.add(job.key)
             return True
@@ -409,14 +409,15 @@ class Reconciler:
         """
         if job.key not in self._looked_at:
             self._looked_at[job.key] = job.uid
-            if job.status.observed_generation and not self._memory.pods.has_all:
+            if job.status.observed_generation:
                 self._unconfirmed.add(job.key)
+        if self._memory.pods.has_all_of(job.namespace):
+            self._unconfirmed.discard(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 
     def _needs_list(self, job: AnyJob, decided: Plan) -> bool:
         """Whether a plan must not rest on the pods that memory has of a job."""
-        may_lack = job.key in self._unconfirmed and not self._memory.pods.has_all
-        acts = may_lack and not is_steady(job.status, decided)
+        acts = job.key in self._unconfirmed and not is_steady(job.status, decided)
         return acts or decided.needs_fresh_pods(job.status)
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
+from regroup_operator.errors import ClusterError
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, Seen
 from regroup_operator.informer.resource_version import NEVER, parse_version
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import JobObject, Pod
 
-PAGE_PAUSE_SECONDS = 0.2
-"""A page of pods keeps the process busy for half as long. So rounds go on meanwhile."""
+PAGE_PAUSE_SECONDS = 0.05
+"""After a whole page of pods, which keeps the process busy for half as long: rounds go on."""
 _OVERHEAD_BYTES = 512
 
 
@@ -60,16 +61,37 @@ class JobPods:
 
     def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
         self._watches = watches
-        self.has_all = False
-        """Whether memory has all pods that a former leader has made: nobody has led since before
-        the lists of the watches began, or `refresh` has ended.
-        """
+        self._complete: set[str | None] = set()
+        """Of these watches memory has all pods that a former leader has made."""
+
+    def trust(self) -> None:
+        """Count on the lists of the watches: nobody has led since before they began."""
+        self._complete.update(self._watches)
+
+    def has_all_of(self, namespace: str) -> bool:
+        """Whether memory has all pods that a former leader has made in this namespace."""
+        return bool(self._complete & {namespace, None})
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has those of all namespaces."""
+        return len(self._complete) == len(self._watches)
 
     async def refresh(self) -> None:
-        """List all pods by consistent reads, with a pause after each page. Raises ClusterError."""
-        for watch in self._watches.values():
-            await watch.refresh(PAGE_PAUSE_SECONDS)
-        self.has_all = True
+        """List all pods by consistent reads, with pauses between pages. Raises ClusterError once
+        all namespaces were tried.
+        """
+        failed: ClusterError | None = None
+        for namespace, watch in self._watches.items():
+            if namespace not in self._complete:
+                try:
+                    await watch.refresh(PAGE_PAUSE_SECONDS)
+                except ClusterError as error:
+                    failed = error
+                else:
+                    self._complete.add(namespace)
+        if failed is not None:
+            raise failed
 
     def of(self, job: JobObject) -> tuple[Pod, ...] | None:
         """A job's own pods. None: memory does not know them all, and the API server does."""

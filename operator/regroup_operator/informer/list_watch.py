@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.informer.api_connection import IS_HEAD
-from regroup_operator.informer.collection import Collection, pages
+from regroup_operator.informer.collection import PAGE_OBJECTS, Collection, pages
 from regroup_operator.informer.object_cache import Change, Listing, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
 from regroup_operator.informer.resource_version import parse_version
@@ -167,8 +167,8 @@ class ListWatch(Generic[T]):
 
     async def refresh(self, page_pause: float = 0.0) -> None:
         """Let the cache show what there is now at least, by a consistent list beside the watch,
-        which reports the changes when it comes to them. `page_pause`: seconds after each page.
-        Raises ClusterError.
+        which reports the changes when it comes to them. `page_pause`: seconds after a whole page,
+        while there are others. Raises ClusterError.
         """
         count_list(self._collection.resource)
         with self.cache.listing() as listing:
@@ -197,8 +197,8 @@ class ListWatch(Generic[T]):
                 listing.add(seen)
                 if page_by_page and page.token:
                     self._show(seen)
-            if page_pause:
-                await self._sleep(page_pause)
+            if page_pause and page.token:
+                await self._sleep(page_pause * len(page.objects) / PAGE_OBJECTS)
         return self._version(version), unreadable
 
     def _show(self, seen: Seen[T]) -> None:

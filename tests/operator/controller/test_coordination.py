@@ -780,9 +780,11 @@ async def test_ten_answers_of_4_mib_at_once_take_little_memory(line: Line, membe
         tracemalloc.start()
         started.callback(tracemalloc.stop)
         keys = [(f"ns{number}", "gpt") for number in range(10)]
-        for key, each in zip(keys, fleet, strict=True):
-            line.coordinators.follow(key, Target("uid", each.address, 1, "secret"))
-        await until("all answers", lambda: all(map(line.coordinators.has_asked, keys)), 120)
+        targets = [Target("uid", each.address, 1, "secret") for each in fleet]
+        for key, each in zip(keys, targets, strict=True):
+            line.coordinators.follow(key, each)
+        asked = line.coordinators.has_asked
+        await until("all answers", lambda: all(map(asked, keys, targets)), 120)
         _, peak = tracemalloc.get_traced_memory()
         assert peak < PEAK_MIB * 2**20, f"{peak >> 20} MiB"
 
@@ -913,7 +915,7 @@ async def test_a_replica_that_may_not_write_asks_coordinators_and_changes_nothin
         async with open_session(refuse) as session:
             coordinators = Coordinators(session, lambda _key: None, refuse)
             coordinators.follow(KEY, target(stub))
-            await until("an answer", lambda: coordinators.has_asked(KEY))
+            await until("an answer", lambda: coordinators.has_asked(KEY, target(stub)))
             with pytest.raises(RuntimeError):
                 await coordinators.put_desired(target(stub), make_desired())
             with pytest.raises(RuntimeError):

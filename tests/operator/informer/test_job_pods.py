@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from regroup_operator.api import names
+from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
 from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.kubernetes_objects import read_pod
@@ -89,6 +91,34 @@ def test_each_namespace_has_a_memory_of_its_own() -> None:
     pods.note(make_pod(job, version=12))
     assert len(pods.of(job) or ()) == 1
     assert (watch.cache.size > 0, other.cache.size) == (True, 0)
+
+
+async def test_a_namespace_that_cannot_be_listed_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watches = {"a": make_pod_watch(), "b": make_pod_watch(), "c": make_pod_watch()}
+    lists: list[str] = []
+    withheld = {"a"}
+
+    def refresher(namespace: str) -> Callable[[float], Awaitable[None]]:
+        async def refresh(_pause: float) -> None:
+            lists.append(namespace)
+            if namespace in withheld:
+                raise ClusterError("GET", f"/{namespace}/pods", 403, "not yours")
+
+        return refresh
+
+    for namespace, watch in watches.items():
+        monkeypatch.setattr(watch, "refresh", refresher(namespace))
+    pods = JobPods({**watches})
+    with pytest.raises(ClusterError, match="/a/pods"):
+        await pods.refresh()
+    assert [pods.has_all_of(namespace) for namespace in watches] == [False, True, True]
+    assert not pods.has_all
+    withheld.clear()
+    await pods.refresh()
+    assert pods.has_all
+    assert lists == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize(
