@@ -28,7 +28,8 @@ TABLES = {
     (PAGE, "| | Regroup | torchft's lighthouse |"): "scale",
     (PAGE, "| | Regroup | Trainer v2 with JobSet | script |"): "operator",
     (PAGE, "| all run | Regroup | Trainer v2 with JobSet | script |"): "operator",
-    (PAGE, "| | Regroup | Trainer v2 with JobSet |\n"): "operator",
+    (PAGE, "| clients as they come | Regroup |"): "operator",
+    (PAGE, "| with 1,000 jobs | Regroup |"): "operator",
     (PAGE, "| | ours | beside it |"): "command_line",
     (PAGE, "| Regroup | accelerate | Lightning |"): "overhead",
     (PAGE, "| Regroup | grain |"): "data_resume",
@@ -40,7 +41,7 @@ TABLES = {
     (PAGE, "| Regroup | bare compiled loop |"): "gpu",
 }
 """A page and the beginning of a table on it -> the file of its results."""
-TITLED = re.compile(r"^\| (?:script|fault|workers|all run|\|)")
+TITLED = re.compile(r"^\| (?:script|fault|workers|all run|clients|with|\|)")
 """A table whose first column has no figures."""
 OTHER = re.compile(r"\w+ of \d+|more than \d+ GiB|\(\d+ (?:x|% slower)\)")
 """Numbers that are none of a file."""

@@ -13,6 +13,7 @@ from typing import Any
 from regroup_operator.api.pod_types import amount_of
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.generation import PIECE_CHARACTERS
+from regroup_trainer.protocol.rank_messages import progress_seconds
 
 MIB = 1024 * 1024
 PROCESS_BYTES = 55 * MIB
@@ -23,9 +24,9 @@ UNSENT_BYTES = PIECE_CHARACTERS
 """Of each worker: the piece of a record that it has asked for. What a slow network has not taken
 yet lies in the kernel's buffers, which count as the pod's.
 """
-LOOP_CPU, RANK_CPU = Fraction(68, 10_000), Fraction(27, 1_000_000)
-"""Cores, for the square root of the workers, and for each rank that they report on: the more
-messages there are, the more of them the event loop takes at once.
+LOOP_CPU, RANK_CPU = Fraction(53, 10_000), Fraction(20, 1_000_000)
+"""Cores, for the square root of the workers, and for each rank that they report on in a second: the
+more messages there are, the more of them the event loop takes at once.
 """
 MOST_CPU = Fraction(1)
 """One thread does all the work. Without a limit it may take this in a recovery, whatever the
@@ -61,7 +62,8 @@ def kept_bytes(workers: int, ranks: int) -> int:
 
 def training_cores(workers: int, ranks: int) -> Fraction:
     """What a coordinator of so many workers and ranks takes while they train."""
-    return LOOP_CPU * Fraction(math.sqrt(workers)) + RANK_CPU * ranks
+    reported = ranks / Fraction(progress_seconds(workers))
+    return LOOP_CPU * Fraction(math.sqrt(workers)) + RANK_CPU * reported
 
 
 def _raised(amounts: Any, least: Mapping[str, Fraction]) -> Any:

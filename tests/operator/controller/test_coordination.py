@@ -52,6 +52,8 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_BYTES, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support import waiting
+from tests.support import waiting
+from tests.support import waiting
 from tests.support.agent_stub import AgentStub
 from tests.support.coordinator_fleet import CoordinatorFleet
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
@@ -723,6 +725,188 @@ STATUS = make_coordinator_status().model_dump_json().encode()
 @pytest.mark.parametrize(("jobs", "most"), [(1, 0.03), (12, 0.25)])
 @pytest.mark.parametrize(
     ("first", "last"), [(STATUS, b"0\r\n\r\n"), (b"no status", b"0\r\n\r\n"), (STATUS, b"")]
+)
+async def test_answers_in_chunks_of_a_byte_take_a_small_part_of_the_thread(
+    jobs: int, most: float, first: bytes, last: bytes, pauses: list[float]
+) -> None:
+    """Each over a connection of its own. The time of the thread is compared with that of the pauses
+    that would follow, half of which may be left out by chance.
+    """
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        with contextlib.ExitStack() as started:
+            for number in range(jobs):
+                server = started.enter_context(PiecesServer(first, last))
+                there = Target("uid", server.address, 1, "secret")
+                coordinators.follow(("default", f"gpt{number}"), there, workers=1)
+            used = time.thread_time()
+            await waiting.until("answers", lambda: len(pauses) >= 4 + 2 * jobs)
+            used = time.thread_time() - used
+            coordinators.close()
+    assert used < most * sum(pauses) / 2 / jobs
+
+
+async def test_agents_that_answer_more_than_a_line_take_little_of_the_thread() -> None:
+    """Neither their answers to a question are read nor those to an address."""
+    contact = CoordinatorContact(term=1, unanswered_seconds=9.0).model_dump_json().encode()
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        with PiecesServer(contact, b"0\r\n\r\n", AGENT_METRICS_PORT) as agent:
+            agents = [Agent(f"uid-{number}", agent.address) for number in range(4)]
+            coordinators.follow(KEY, Target("uid", "127.0.83.1", 1, "secret"), agents)
+            used = time.thread_time()
+            await waiting.until("questions", lambda: agent.asked >= 8)
+            used = time.thread_time() - used
+            assert not coordinators.view(KEY, 1, ()).contacts
+            coordinators.close()
+    assert used < 8 * 0.01
+
+
+PIECES = b"1\r\n \r\n" * 20_000
+"""Of a body, each of one byte: reading them takes a hundred times what a status does."""
+
+
+class PiecesServer(LoopbackServer):
+    """Answers with `first`, then with spaces that come one by one, then with `last`. A context
+    manager. Its watch says to ask without end, and each other answer ends its connection.
+    """
+
+    def __init__(self, first: bytes, last: bytes, port: int = COORDINATOR_PORT) -> None:
+        self.address = next(_addresses)
+        self.asked = 0
+        self._answer = b"%x\r\n%s\r\n" % (len(first), first) + PIECES + last
+        super().__init__(self.address, port)
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(QuietHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Connection", "close")
+                is_watch = self.path.startswith("/v1/watch")
+                if not is_watch:
+                    server.asked += 1
+                    self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(b"" if is_watch else server._answer)
+                    while is_watch and not server._ends.wait(0.05):
+                        self.wfile.write(ASK_LINE + b"\n")
+
+        return Handler
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between answers. They end at once."""
+    found: list[float] = []
+
+    def note(least: float, followed: int, cost: float, workers: int) -> float:
+        found.append(answer_pause(least, followed, cost, workers))
+        return 0.01
+
+    monkeypatch.setattr(coordination, "answer_pause", note)
+    return found
+
+
+STATUS = make_coordinator_status().model_dump_json().encode()
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(1, 0.1), (12, 0.25)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(STATUS, b"0\r\n\r\n"), (b"no status", b"0\r\n\r\n"), (STATUS, b"no chunk")]
+)
+async def test_answers_in_chunks_of_a_byte_take_a_small_part_of_the_thread(
+    jobs: int, most: float, first: bytes, last: bytes, pauses: list[float]
+) -> None:
+    """Each over a connection of its own. The time of the thread is compared with that of the pauses
+    that would follow, half of which may be left out by chance.
+    """
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        with contextlib.ExitStack() as started:
+            for number in range(jobs):
+                server = started.enter_context(PiecesServer(first, last))
+                there = Target("uid", server.address, 1, "secret")
+                coordinators.follow(("default", f"gpt{number}"), there, workers=1)
+            used = time.thread_time()
+            await waiting.until("answers", lambda: len(pauses) >= 4 + 2 * jobs)
+            used = time.thread_time() - used
+            coordinators.close()
+    assert used < most * sum(pauses) / 2 / jobs
+
+
+async def test_agents_that_answer_more_than_a_line_take_little_of_the_thread() -> None:
+    """Neither their answers to a question are read nor those to an address."""
+    contact = CoordinatorContact(term=1, unanswered_seconds=9.0).model_dump_json().encode()
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        with PiecesServer(contact, b"0\r\n\r\n", AGENT_METRICS_PORT) as agent:
+            agents = [Agent(f"uid-{number}", agent.address) for number in range(4)]
+            coordinators.follow(KEY, Target("uid", "127.0.83.1", 1, "secret"), agents)
+            used = time.thread_time()
+            await waiting.until("questions", lambda: agent.asked >= 8)
+            used = time.thread_time() - used
+            assert not coordinators.view(KEY, 1, ()).contacts
+            coordinators.close()
+    assert used < 8 * 0.01
+
+
+PIECES = b"1\r\n \r\n" * 20_000
+"""Of a body, each of one byte: reading them takes a hundred times what a status does."""
+
+
+class PiecesServer(LoopbackServer):
+    """Answers with `first`, then with spaces that come one by one, then with `last`. A context
+    manager. Its watch says to ask without end, and each other answer ends its connection.
+    """
+
+    def __init__(self, first: bytes, last: bytes, port: int = COORDINATOR_PORT) -> None:
+        self.address = next(_addresses)
+        self.asked = 0
+        self._answer = b"%x\r\n%s\r\n" % (len(first), first) + PIECES + last
+        super().__init__(self.address, port)
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(QuietHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Connection", "close")
+                is_watch = self.path.startswith("/v1/watch")
+                if not is_watch:
+                    server.asked += 1
+                    self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(b"" if is_watch else server._answer)
+                    while is_watch and not server._ends.wait(0.05):
+                        self.wfile.write(ASK_LINE + b"\n")
+
+        return Handler
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between answers. They end at once."""
+    found: list[float] = []
+
+    def note(least: float, followed: int, cost: float, workers: int) -> float:
+        found.append(answer_pause(least, followed, cost, workers))
+        return 0.01
+
+    monkeypatch.setattr(coordination, "answer_pause", note)
+    return found
+
+
+STATUS = make_coordinator_status().model_dump_json().encode()
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(1, 0.1), (12, 0.25)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(STATUS, b"0\r\n\r\n"), (b"no status", b"0\r\n\r\n"), (STATUS, b"no chunk")]
 )
 async def test_answers_in_chunks_of_a_byte_take_a_small_part_of_the_thread(
     jobs: int, most: float, first: bytes, last: bytes, pauses: list[float]

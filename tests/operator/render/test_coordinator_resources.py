@@ -79,7 +79,7 @@ def test_a_small_job_gets_what_the_installation_says() -> None:
 
 def test_a_large_job_gets_more() -> None:
     assert resources_for(GIVEN, workers=1024, ranks=8192) == {
-        "requests": {"cpu": "439m", "memory": "122Mi"},
+        "requests": {"cpu": "191m", "memory": "122Mi"},
         "limits": {"memory": "292Mi"},
     }
 
@@ -106,9 +106,9 @@ def test_more_ranks_never_get_less_and_a_request_is_at_most_its_limit(workers: i
 def test_workers_that_a_job_may_have_by_itself_count_and_spares_and_all_ranks() -> None:
     few = resources_of()["requests"]["cpu"]
     assert few == "20m"
-    assert resources_of(**up_to(100))["requests"]["cpu"] == "71m"
-    assert resources_of(**up_to(100), spares=20)["requests"]["cpu"] == "78m"
-    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "74m"
+    assert resources_of(**up_to(100))["requests"]["cpu"] == "55m"
+    assert resources_of(**up_to(100), spares=20)["requests"]["cpu"] == "61m"
+    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "57m"
 
 
 def test_no_job_counts_for_more_workers_than_the_installation_allows() -> None:
