@@ -63,42 +63,6 @@ async def test_a_costly_answer_counts_at_once_and_keeps_its_place_for_longer() -
     assert time.monotonic() - begun >= cost / PLACE_SHARE
 
 
-async def test_a_costly_answer_counts_at_once_and_keeps_its_place_for_longer() -> None:
-    places, slots = asyncio.Semaphore(len(AGENTS)), asyncio.Semaphore(QUESTIONS_AT_ONCE)
-    cost = 0.005
-
-    async def answer(_agent: Agent) -> CoordinatorContact:
-        meter = metered_answers._meter.get()
-        assert meter is not None
-        meter.charge(cost)
-        return CoordinatorContact(term=1, unanswered_seconds=4.0)
-
-    survey, begun = AgentSurvey(AGENTS, places), time.monotonic()
-    await survey.take_turn(answer, slots)
-    assert len(survey.contacts()) == len(AGENTS)
-    assert places.locked()
-    await until("places", lambda: not places.locked())
-    assert time.monotonic() - begun >= cost / PLACE_SHARE
-
-
-async def test_a_costly_answer_counts_at_once_and_keeps_its_place_for_longer() -> None:
-    places, slots = asyncio.Semaphore(len(AGENTS)), asyncio.Semaphore(QUESTIONS_AT_ONCE)
-    cost = 0.005
-
-    async def answer(_agent: Agent) -> CoordinatorContact:
-        meter = metered_answers._meter.get()
-        assert meter is not None
-        meter.charge(cost)
-        return CoordinatorContact(term=1, unanswered_seconds=4.0)
-
-    survey, begun = AgentSurvey(AGENTS, places), time.monotonic()
-    await survey.take_turn(answer, slots)
-    assert len(survey.contacts()) == len(AGENTS)
-    assert places.locked()
-    await until("places", lambda: not places.locked())
-    assert time.monotonic() - begun >= cost / PLACE_SHARE
-
-
 async def test_an_agent_beside_the_coordinator_is_waited_for_less_long_than_another() -> None:
     given_up = list[str]()
 

@@ -160,60 +160,6 @@ async def test_what_answers_take_is_charged_to_one_meter_whatever_connection_the
     assert meter.seconds == 0.0
 
 
-PIECES = b"1\r\na\r\n" * 1_000
-
-
-@pytest.mark.parametrize("first", [INTERIM * 200, CHUNKED + PIECES, CHUNKED + b"1388\r\n"])
-async def test_what_is_longer_than_an_answer_may_be_is_not_read(first: bytes) -> None:
-    with RawCoordinator(first, PIECES, pause=0.01) as stub, charged_to(Meter(SMALL_BYTES)) as meter:
-        with pytest.raises(CostlyAnswerError, match="it is too long"):
-            await ask(stub, LARGE_BYTES)
-        assert meter.bytes_left >= 0
-
-
-async def test_what_answers_take_is_charged_to_one_meter_whatever_connection_they_come_over() -> (
-    None
-):
-    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n" + b"a" * 1000
-    meter = Meter(10_000)
-    with RawCoordinator(answer, b"", pause=0.1) as stub, charged_to(meter):
-        for number in range(1, 4):
-            before = meter.seconds
-            await ask(stub, LARGE_BYTES)
-            assert stub.connections == number
-            assert meter.seconds > before
-    assert meter.bytes_left == 10_000 - 3 * len(answer)
-    assert meter.take() > 0.0
-    assert meter.seconds == 0.0
-
-
-PIECES = b"1\r\na\r\n" * 1_000
-
-
-@pytest.mark.parametrize("first", [INTERIM * 200, CHUNKED + PIECES, CHUNKED + b"1388\r\n"])
-async def test_what_is_longer_than_an_answer_may_be_is_not_read(first: bytes) -> None:
-    with RawCoordinator(first, PIECES, pause=0.01) as stub, charged_to(Meter(SMALL_BYTES)) as meter:
-        with pytest.raises(CostlyAnswerError, match="it is too long"):
-            await ask(stub, LARGE_BYTES)
-        assert meter.bytes_left >= 0
-
-
-async def test_what_answers_take_is_charged_to_one_meter_whatever_connection_they_come_over() -> (
-    None
-):
-    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n" + b"a" * 1000
-    meter = Meter(10_000)
-    with RawCoordinator(answer, b"", pause=0.1) as stub, charged_to(meter):
-        for number in range(1, 4):
-            before = meter.seconds
-            await ask(stub, LARGE_BYTES)
-            assert stub.connections == number
-            assert meter.seconds > before
-    assert meter.bytes_left == 10_000 - 3 * len(answer)
-    assert meter.take() > 0.0
-    assert meter.seconds == 0.0
-
-
 class LargeStatus(AsyncServer):
     """Answers 2 MiB, each time over the same connection."""
 
