@@ -96,11 +96,12 @@ def test_each_namespace_has_a_memory_of_its_own() -> None:
 async def test_a_namespace_that_cannot_be_listed_keeps_no_other_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watches = {"a": make_pod_watch(), "b": make_pod_watch(), "c": make_pod_watch()}
-    lists: list[str] = []
-    withheld = {"a"}
+    namespaces: tuple[str | None, ...] = ("a", "b", "c")
+    watches = {name: make_pod_watch() for name in namespaces}
+    lists: list[str | None] = []
+    withheld: set[str | None] = {"a"}
 
-    def refresher(namespace: str) -> Callable[[float], Awaitable[None]]:
+    def refresher(namespace: str | None) -> Callable[[float], Awaitable[None]]:
         async def refresh(_pause: float) -> None:
             lists.append(namespace)
             if namespace in withheld:
@@ -110,14 +111,14 @@ async def test_a_namespace_that_cannot_be_listed_keeps_no_other_from_it(
 
     for namespace, watch in watches.items():
         monkeypatch.setattr(watch, "refresh", refresher(namespace))
-    pods = JobPods({**watches})
+    pods = JobPods(watches)
     with pytest.raises(ClusterError, match="/a/pods"):
         await pods.refresh()
-    assert [pods.has_all_of(namespace) for namespace in watches] == [False, True, True]
-    assert not pods.has_all
+    assert [pods.has_all_of(namespace) for namespace in ("a", "b", "c")] == [False, True, True]
+    early = pods.has_all
     withheld.clear()
     await pods.refresh()
-    assert pods.has_all
+    assert (early, pods.has_all) == (False, True)
     assert lists == ["a", "b", "c", "a"]
 
 
