@@ -41,10 +41,8 @@ class CoordinatorStub(LoopbackServer):
         """Requests wait while it is cleared."""
         self.answers.set()
         self._status = status
-        self.watches = 0
-        """How many were asked for."""
         self.every: list[str] = []
-        """The period that each of them asked for."""
+        """The period of each watch that was asked for."""
         self.asks = False
         """Whether its watches say to ask for the status."""
         self._news = threading.Condition()
@@ -55,6 +53,11 @@ class CoordinatorStub(LoopbackServer):
     def __exit__(self, *error: Any) -> None:
         self.end_watches()
         super().__exit__(*error)
+
+    @property
+    def watches(self) -> int:
+        """How many were asked for."""
+        return len(self.every)
 
     def end_watches(self) -> None:
         """Close the connections of all watches."""
@@ -111,7 +114,6 @@ class CoordinatorStub(LoopbackServer):
                     status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
                     self._reply(stub.encode(status))
                 else:
-                    stub.watches += 1
                     stub.every += parse_qs(urlsplit(self.path).query)["every"]
                     self._watch(stub.watches)
 

@@ -41,9 +41,6 @@ class FakeClusterApi(AsyncServer):
         self._applies_lost = self._breaks_lost = False
         self.repeats = False
         """Whether each write comes twice, and the second one is answered."""
-        self.shows = asyncio.Event()
-        """While it is cleared, watches bring nothing."""
-        self.shows.set()
         self.hides: set[str] = set()
         """Resources whose watches bring nothing until `show_all`."""
         self.unreadable: set[str] = set()
@@ -116,7 +113,6 @@ class FakeClusterApi(AsyncServer):
 
     async def show_all(self) -> None:
         """Let all watches bring what has happened."""
-        self.shows.set()
         self.hides.clear()
         async with self._changed:
             self._changed.notify_all()
@@ -210,7 +206,6 @@ class FakeClusterApi(AsyncServer):
         only_metadata = "as=PartialObjectMetadata" in request.headers["Accept"]
         sent = int(request.query["resourceVersion"])
         while True:
-            await self.shows.wait()
             async with self._changed:
                 await self._changed.wait_for(lambda: resource not in self.hides)
             for version, of, event in [event for event in self._events if event[0] > sent]:

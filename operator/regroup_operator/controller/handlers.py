@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 import kopf
 from aiohttp import web
-from pydantic.alias_generators import to_camel
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
@@ -43,7 +42,7 @@ from regroup_operator.controller.operator_metrics import (
 from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.reconcile import CONFLICT_SECONDS, Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
-from regroup_operator.decide.job_projection import THROTTLED
+from regroup_operator.decide.job_projection import lasting
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
@@ -95,8 +94,6 @@ REST_SECONDS, REST_SECONDS_EACH = 0.1, 0.0005
 one write of its status; and for each of its pods. A round looks at all pods, and while a job starts
 each of them changes some times.
 """
-
-_PROGRESS = frozenset(map(to_camel, THROTTLED))
 
 log = logging.getLogger(__name__)
 
@@ -339,15 +336,7 @@ def shows_progress_alone(change: Change[str]) -> bool:
     before, after = change.before, change.after
     if not (change.same_spec and before and before.value and after and after.value):
         return False
-    return _lasting(before.value) == _lasting(after.value)
-
-
-def _lasting(job: str) -> Object:
-    """A job without its version and without what changes with every step."""
-    found: Object = json.loads(job)
-    found["metadata"].pop("resourceVersion", None)
-    status = found.get("status", {})
-    return {**found, "status": {k: v for k, v in status.items() if k not in _PROGRESS}}
+    return lasting(json.loads(before.value)) == lasting(json.loads(after.value))
 
 
 def first_urgency(job: Object | None, pods: Sequence[Pod]) -> Urgency:

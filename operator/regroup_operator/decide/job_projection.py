@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic.alias_generators import to_camel
+
 from regroup_operator.api import names
+from regroup_operator.api.resource import Object
 from regroup_operator.api.status import (
     NODES_REMEMBERED,
     PODS_HANDLED,
@@ -33,6 +36,7 @@ from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 WORKERS_SHOWN = 64
 THROTTLED = frozenset({"progress", "goodput", "ledger", "message", "coordinator_events"})
 """Fields that change with every step. A status that differs in these alone is written rarely."""
+_THROTTLED_NAMES = frozenset(map(to_camel, THROTTLED))
 
 
 def project(
@@ -135,6 +139,13 @@ def differs(
 ) -> bool:
     """Whether two statuses differ in other fields than those."""
     return _without(one, ignoring) != _without(other, ignoring)
+
+
+def lasting(job: Object) -> Object:
+    """A TrainingJob as the API server has it, without its version and those fields."""
+    metadata = {k: v for k, v in job["metadata"].items() if k != "resourceVersion"}
+    status = {k: v for k, v in job.get("status", {}).items() if k not in _THROTTLED_NAMES}
+    return {**job, "metadata": metadata, "status": status}
 
 
 def is_steady(former: TrainingJobStatus, decided: Plan) -> bool:
