@@ -33,8 +33,6 @@ from regroup_operator.controller.agent_survey import (
 )
 from regroup_operator.controller.contact_clock import ContactClock
 from regroup_operator.controller.coordinator_requests import (
-    LATE_SECONDS,
-    TIMEOUT_SECONDS,
     WAIT_SECONDS,
     Requests,
     read_body,
@@ -79,7 +77,11 @@ nothing expects.
 """
 ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
-MISFIT = 1.5
+LINES_A_SECOND = 200.0
+"""Of all watches together, until each has the longest period. An unresponsive coordinator is known
+to be so as soon as if it were polled where there are up to 360, and 1.6 s later with 1,000.
+"""
+MISFIT = 1.25
 """How many times too often, or too seldom, lines of a watch may come. The first of a thousand jobs
 would send more than three times as many as the last one, for ever.
 """
@@ -245,12 +247,21 @@ class Coordinators:
         many as are followed by now.
         """
         url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
-        async with self._requests.watch(url, follower.target.token, every) as next_line:
+        is_taken = functools.partial(self._is_contact, follower)
+        async with self._requests.watch(url, follower.target.token, every, is_taken) as next_line:
             renewable_at = self._clock.now() + random.uniform(1.0, 2.0) * RENEWED_SECONDS
             while self._clock.now() < renewable_at or fits(every, len(self._followers)):
                 # Without a name for a line, which would be kept until the next one.
                 if pause := await self._take(key, follower, await next_line()):
                     await asyncio.sleep(pause)
+
+    def _is_contact(self, follower: FollowedCoordinator) -> bool:
+        """Take over an empty line. Those that come faster than they should are read as others."""
+        now = self._clock.now()
+        if now - follower.last_contact < PAUSE_SECONDS:
+            return False
+        follower.note_contact(now)
+        return True
 
     async def _take(self, key: Key, follower: FollowedCoordinator, line: bytes) -> float:
         """Take over a line. Returns the pause until the next one is read: empty ones that come
@@ -340,12 +351,9 @@ class Coordinators:
 
 
 def line_seconds(followed: int) -> float:
-    """How often a coordinator is to send a line while so many are followed. That it is unresponsive
-    is known as soon as if it were polled.
-    """
+    """How often a coordinator is to send a line while so many are followed."""
     least, longest = WATCH_LINE_SECONDS
-    poll = followed / ANSWERS_A_SECOND + WAIT_SECONDS + TIMEOUT_SECONDS
-    return min(max(least, poll - LATE_SECONDS), longest)
+    return min(max(least, followed / LINES_A_SECOND), longest)
 
 
 def fits(every: float, followed: int) -> bool:

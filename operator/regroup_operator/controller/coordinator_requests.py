@@ -12,7 +12,11 @@ from http import HTTPStatus
 import aiohttp
 
 from regroup_operator.controller.contact_clock import ContactClock, SetLimit
-from regroup_operator.controller.metered_answers import MeteredConnector, TooCostlyError
+from regroup_operator.controller.metered_answers import (
+    MeteredAnswers,
+    MeteredConnector,
+    TooCostlyError,
+)
 from regroup_operator.errors import (
     CoordinatorError,
     CostlyAnswerError,
@@ -88,11 +92,13 @@ class Requests:
 
     @asynccontextmanager
     async def watch(
-        self, url: str, token: str, every: float
+        self, url: str, token: str, every: float, is_taken: Callable[[], bool]
     ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
         """A function that waits until something arrives, and returns the newest line of that; empty
-        where nothing is new. Raises NoWatchError where there is no watch, NoAnswerError at its end
-        and where no line comes `every` so many seconds, and CoordinatorError.
+        where nothing is new. `is_taken` is called for empty lines that come alone, and returns
+        whether that is all: then the wait goes on. Raises NoWatchError where there is no watch,
+        NoAnswerError at its end and where no line comes `every` so many seconds, and
+        CoordinatorError.
         """
         url_every = f"{url}?every={every:.2f}"
         async with self._answer("GET", url_every, token, _READ) as (answer, set_limit):
@@ -101,12 +107,25 @@ class Requests:
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
             buffer, end = LineBuffer(), self._clock.now() + every + LATE_SECONDS
+            waits = False
+
+            def takes_empty_line() -> bool:
+                if not waits or buffer.has_part or not is_taken():
+                    return False
+                set_limit(every + LATE_SECONDS)
+                return True
+
+            protocol = answer.connection and answer.connection.protocol
+            if isinstance(protocol, MeteredAnswers):
+                protocol.takes_empty_line = takes_empty_line
 
             async def next_line() -> bytes:
-                nonlocal end
+                nonlocal end, waits
                 # What has come during a pause is there at once.
                 set_limit(max(end - self._clock.now(), TICKS_SECONDS))
+                waits = True
                 chunk = await answer.content.readany()
+                waits = False
                 set_limit(None)  # whoever reads may pause before the next line
                 end = self._clock.now() + every + LATE_SECONDS
                 if not chunk:
@@ -157,6 +176,11 @@ class LineBuffer:
 
     def __init__(self) -> None:
         self._rest = b""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether a line has begun that has not ended."""
+        return bool(self._rest)
 
     def newest(self, chunk: bytes) -> bytes:
         """The newest line that this chunk completes and that is not empty, without its end: an

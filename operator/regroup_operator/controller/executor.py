@@ -176,7 +176,11 @@ class Executor:
         match action:
             case CreateClaim():
                 await self._cluster.create_claim(self._rendered(action, job, observed))
-            case CreateCoordinator() | CreateStore() | CreateWorker():
+            case CreateWorker(index, incarnation):
+                document = self._rendered(action, job, observed)
+                self.memory.worker_ends.note_request(job, index, incarnation)
+                await self._create_pod(document)
+            case CreateCoordinator() | CreateStore():
                 await self._create_pod(self._rendered(action, job, observed))
             case PutDesired():
                 await self._put_desired(job, observed)
@@ -343,6 +347,11 @@ class Executor:
 
 Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
 """Actions that make an object of what the spec says."""
+
+
+def makes_of_spec(actions: Iterable[Action]) -> bool:
+    """Whether one of these does: then the plan rests on the claim as it is now."""
+    return any(isinstance(action, Making) for action in actions)
 
 
 ASKING = (PutDesired, PostLost, SendAddress)

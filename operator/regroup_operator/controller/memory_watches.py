@@ -23,6 +23,7 @@ from regroup_operator.informer.list_watch import ListWatch, OnChange, Read, Subj
 from regroup_operator.informer.object_cache import Change, ObjectCache, SharedBytes
 from regroup_operator.informer.remembered_objects import Ask, RememberedObjects, keep_text
 from regroup_operator.informer.taken_pods import TakenPods
+from regroup_operator.informer.worker_ends import WorkerEnds
 
 T = TypeVar("T")
 Path = Callable[[str | None], str]
@@ -50,10 +51,11 @@ class MemoryWatches:
         """
         read = keep_text(KIND, "spec", "status")
         jobs = self._watch(jobs_path, JOB_BYTES, on_job, read, watches_metadata=True)
-        taken = TakenPods(self.cluster.pod)
+        taken, ends = TakenPods(self.cluster.pod), WorkerEnds()
 
         def pod_changed(change: Change[OwnedPod]) -> None:
             taken.note_change(change)
+            ends.note_change(change)
             on_pod(change)
 
         pods = self._watch(pods_path, POD_BYTES, pod_changed, keep_pod, job_of)
@@ -61,6 +63,7 @@ class MemoryWatches:
             RememberedObjects(jobs, self.cluster.job),
             JobPods(pods),
             taken,
+            ends,
             self._labelled("Service", services_path, self.cluster.service),
             self._labelled("NetworkPolicy", policies_path, self.cluster.network_policy),
             self._labelled("PodDisruptionBudget", budgets_path, self.cluster.disruption_budget),

@@ -25,7 +25,12 @@ from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
 from regroup_operator.controller.cluster import Cluster, pods_path
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import Executor, Making, beside_each_other, in_batches
+from regroup_operator.controller.executor import (
+    Executor,
+    beside_each_other,
+    in_batches,
+    makes_of_spec,
+)
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.controller.internal_error import (
     describe,
@@ -210,13 +215,15 @@ class Reconciler:
         if is_first and self._has_yet_to_ask(job, pods):
             return UNASKED_SECONDS
         observed, decided = await self._plan(job, pods)
-        if known is not None and self._needs_list(job, decided):
+        if _trains(job) and makes_of_spec(decided.actions):
+            observed, decided = await self._plan(job, pods, recent=False)
+        if known is not None and self._needs_list(job, pods, decided):
             pods = await self._listed_pods(job)
             if is_first and self._has_yet_to_ask(job, pods):  # memory may have lacked its pod
                 return UNASKED_SECONDS
-            if pods != known or _trains(job):
+            if pods != known:
                 observed, decided = await self._plan(job, pods, recent=False)
-        if any(isinstance(action, Making) for action in decided.actions):
+        if makes_of_spec(decided.actions):
             checked = self._checked(job)
             if checked is not job:
                 job = checked
@@ -295,6 +302,7 @@ class Reconciler:
         self._jobs.forget(key)
         self._unmade_terms.pop(key, None)
         self._memory.taken_pods.forget(key)
+        self._memory.worker_ends.forget(key)
         self._events.forget(key)
         self._first_sight.forget(key)
 
@@ -415,10 +423,11 @@ class Reconciler:
             self._unconfirmed.discard(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 
-    def _needs_list(self, job: AnyJob, decided: Plan) -> bool:
+    def _needs_list(self, job: AnyJob, pods: tuple[Pod, ...], decided: Plan) -> bool:
         """Whether a plan must not rest on the pods that memory has of a job."""
-        acts = job.key in self._unconfirmed and not is_steady(job.status, decided)
-        return acts or decided.needs_fresh_pods(job.status)
+        if job.key in self._unconfirmed and not is_steady(job.status, decided):
+            return True
+        return decided.needs_fresh_pods(job.status, self._memory.worker_ends.of(job, pods))
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
         """The job's pods by a consistent list."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.observe.observed import Pod
+from regroup_operator.observe.observed import EndedWorkers, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import named
 
@@ -221,21 +221,26 @@ class Plan:
     hindrance: str | None = None
     """Reason of what is wrong although the job trains: the message says it from then on."""
 
-    def needs_fresh_pods(self, former: TrainingJobStatus) -> bool:
+    def needs_fresh_pods(self, former: TrainingJobStatus, ended: EndedWorkers) -> bool:
         """Whether it must not rest on pods from memory alone, which may lack one that lives. The
         status of a suspended job forgets what its pods were made of.
         """
         is_suspended = self.status.holds("Suspended") and not former.holds("Suspended")
-        return is_suspended or any(map(_rests_on_absence, self.actions))
+        return is_suspended or any(_rests_on_absence(action, ended) for action in self.actions)
 
 
-def _rests_on_absence(action: Action) -> bool:
+def _rests_on_absence(action: Action, ended: EndedWorkers) -> bool:
     """Whether a pod that was overlooked would make this action wrong. Nothing was made of a job
-    before its first term and the first incarnations of its workers.
+    before its first term and the first incarnations of its workers; of a worker that was seen to
+    end, nothing is overlooked.
     """
     match action:
-        case CreateCoordinator(number, _) | CreateStore(number, _) | CreateWorker(_, number, _):
-            return number > 1
+        case CreateWorker(index, incarnation, _):
+            return incarnation > 1 and index not in ended.indexes
+        case CreateCoordinator(term, _) | CreateStore(term, _):
+            return term > 1
+        case PostLost(members, _):
+            return not ended.uids.issuperset(members)
         case DeletePod():
             return action.force
-    return isinstance(action, PostLost)
+    return False

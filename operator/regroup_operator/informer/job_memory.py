@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from regroup_operator.informer.job_pods import JobPods
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.taken_pods import TakenPods
+from regroup_operator.informer.worker_ends import WorkerEnds
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class JobMemory:
     jobs: RememberedObjects
     pods: JobPods
     taken_pods: TakenPods
+    worker_ends: WorkerEnds
     services: RememberedObjects
     policies: RememberedObjects
     budgets: RememberedObjects

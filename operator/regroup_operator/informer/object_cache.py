@@ -277,6 +277,9 @@ class ObjectCache(Generic[T]):
         if watched is not None and watched.version > seen.version:
             return []  # the list has shown what followed
         self._note_gone(seen)
+        ahead = self._ahead.entries.get(seen.key)
+        if ahead is not None and ahead.version <= seen.version:
+            self._ahead.pop(seen.key)
         return self._remove(seen.key) if deleted else self._put(seen)
 
     def bookmark(self, version: int) -> None:
@@ -294,11 +297,11 @@ class ObjectCache(Generic[T]):
 
     def _lacks(self, key: Key, ahead: _Ahead[T]) -> bool:
         """Whether the watch still shows an older state than this answer, or an object that it
-        lacked.
+        lacked, or has never shown the object that it had.
         """
         watched = self._watched.entries.get(key)
         if watched is None:
-            return False
+            return ahead.seen is not None
         if ahead.seen is not None:
             return watched.version < ahead.seen.version
         return watched.subject == ahead.subject and watched.version <= ahead.version

@@ -211,6 +211,16 @@ def incarnation_of(worker: Pod) -> int:
 
 
 @dataclass(frozen=True)
+class EndedWorkers:
+    """Workers that were seen to end."""
+
+    indexes: frozenset[int] = frozenset()
+    """Of those that were the newest of their index."""
+    uids: frozenset[str] = frozenset()
+    """Of the pods."""
+
+
+@dataclass(frozen=True)
 class NodeState:
     """What a node says of itself."""
 

@@ -380,6 +380,23 @@ class ClaimServer(PlainServer):
         return await super().claim(namespace, name)
 
 
+async def test_what_is_made_for_a_job_that_trains_rests_on_its_claim_as_it_is_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status = TrainingJobStatus(phase="Running", observed_generation=4)
+    plans = [Plan(status, requeue_after=600.0), Plan(status, (CreateWorker(0, 1, ()),))]
+    monkeypatch.setattr(reconcile, "plan", lambda *_: plans[0])
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    server = ClaimServer({"metadata": metadata, "spec": make_spec()})
+    async with reconciler_of(server) as reconciler:
+        for _ in range(3):
+            await reconciler.reconcile(("a", "gpt"))
+        assert server.claims == 1
+        monkeypatch.setattr(reconcile, "plan", lambda *_: plans[1])
+        await reconciler.reconcile(("a", "gpt"))
+    assert server.claims == 2
+
+
 async def test_a_round_of_a_job_that_trains_on_reads_neither_its_claim_nor_its_spec_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1051,6 +1068,77 @@ async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> Non
             await successor.reconcile(("a", "gpt"))
     assert len(server.made) == 4
     assert server.lists == 1, "what the list has shown is known from then on"
+
+
+@pytest.mark.parametrize(
+    ("is_shown", "phase", "lists"),
+    [(True, "Running", 0), (True, "Failed", 0), (False, "Running", 1)],
+    ids=["deleted", "failed", "left out"],
+)
+async def test_a_replacement_lists_no_pods_once_the_former_worker_was_seen_to_end(
+    is_shown: bool, phase: str, lists: int
+) -> None:
+    """A watch that leaves out a deletion leaves a worker that only its status counts."""
+    server, watch = PodServer(), make_pod_watch()
+    watch.cache.replace({}, 50, watch.cache.begin_list())
+    async with reconciler_of(server, JobPods({None: watch})) as reconciler:
+        for _ in range(4):
+            await reconciler.reconcile(("a", "gpt"))
+        lost = server.made.index("gpt-w1-1")
+
+        def show(number: int, version: int, *, deleted: bool = False) -> None:
+            pod = server.exists[number]
+            pod["metadata"]["resourceVersion"] = str(version)
+            pod["status"] = {"phase": phase if number == lost else "Running"}
+            for change in watch.cache.apply(watch.read(pod), deleted=deleted):
+                reconciler._memory.worker_ends.note_change(change)
+
+        for number in range(len(server.exists)):
+            if number != lost or is_shown:
+                show(number, 150 + number)
+        if is_shown and phase == "Running":
+            show(lost, 200, deleted=True)
+        if phase == "Running":
+            del server.exists[lost]
+        await reconciler.reconcile(("a", "gpt"))
+    assert server.made[-1] == "gpt-w1-2"
+    assert server.lists == lists
+
+
+class LateServer(PodServer):
+    """It takes its time with the second worker 1, whose request ends meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Json] = []
+
+    async def create_pod(self, document: Json) -> Json:
+        pod = await super().create_pod(document)
+        if document["metadata"]["name"] == "gpt-w1-2":
+            self.late.append(self.exists.pop())
+            raise ClusterError("POST", "/pods", 0, "no answer")
+        return pod
+
+
+async def test_a_worker_that_is_made_late_is_not_made_again_however_late_memory_sees_it() -> None:
+    """The list that follows its request is too early."""
+    server, watch = LateServer(), make_pod_watch()
+    watch.cache.replace({}, 50, watch.cache.begin_list())
+    async with reconciler_of(server, JobPods({None: watch})) as reconciler:
+        for _ in range(4):
+            await reconciler.reconcile(("a", "gpt"))
+        for version, pod in enumerate(server.exists, 150):
+            pod["metadata"]["resourceVersion"] = str(version)
+            has_failed = pod["metadata"]["name"] == "gpt-w1-1"
+            pod["status"] = {"phase": "Failed" if has_failed else "Pending"}
+            watch.cache.apply(watch.read(pod))
+        for _ in range(2):
+            await reconciler.reconcile(("a", "gpt"))
+        assert (server.made[-1], server.lists) == ("gpt-w1-2", 1)
+        server.exists += server.late
+        reconciler._refusals.clear()  # as when the pause has ended
+        await reconciler.reconcile(("a", "gpt"))
+    assert (server.made[-1], server.lists) == ("gpt-w1-2", 2)
 
 
 async def test_a_job_is_suspended_once_the_api_server_has_none_of_its_pods() -> None:

@@ -304,6 +304,25 @@ def test_a_bookmark_that_hides_what_an_answer_has_shown_asks_for_a_list(shown: i
     assert cache.get(("a", "pod0")) == make_seen(version=12)
 
 
+def test_a_bookmark_that_hides_what_an_answer_has_shown_to_be_new_asks_for_a_list() -> None:
+    """Otherwise a worker that was just made would leave memory without a word."""
+    cache = make_cache()
+    cache.note(make_seen(version=12))
+    cache.apply(make_seen("pod1", 13))
+    with pytest.raises(OutOfOrderError, match="without a change of a/pod0"):
+        cache.bookmark(20)
+
+
+def test_a_bookmark_after_an_object_has_come_and_gone_asks_for_nothing() -> None:
+    cache = make_cache()
+    cache.note(make_seen(version=12))
+    cache.apply(make_seen(version=12))
+    cache.note(make_seen(version=14))
+    cache.apply(make_seen(version=15), deleted=True)
+    cache.bookmark(20)
+    assert cache.of(SUBJECTS[0]) == []
+
+
 def test_bookmarks_after_what_answers_have_shown_and_more_ask_for_nothing() -> None:
     listed = [make_seen(f"pod{n}") for n in range(4)]
     cache = make_cache(*listed)
