@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
@@ -20,7 +21,7 @@ PAGE_PAUSE_SECONDS = 0.05
 _OVERHEAD_BYTES = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OwnedPod:
     """A pod, and the UID of the object that controls it; empty: none does."""
 
@@ -36,13 +37,13 @@ def keep_pod(document: Object) -> tuple[OwnedPod, int]:
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))
-    return kept, _OVERHEAD_BYTES + sum(map(_bytes_of, vars(kept.pod).values()))
+    values = [value for value in _values_of(kept.pod) if value]
+    parts = [part for value in values if isinstance(value, tuple | frozenset) for part in value]
+    # Thousands of short texts take ten times as much as they are long.
+    return kept, _OVERHEAD_BYTES + sum(map(sys.getsizeof, (*values, *parts)))
 
 
-def _bytes_of(value: object) -> int:
-    """Of a value in memory: thousands of short texts take ten times as much as they are long."""
-    parts = value if isinstance(value, tuple | frozenset) else ()
-    return sys.getsizeof(value) + sum(map(_bytes_of, parts)) if value else 0
+_values_of = operator.attrgetter(*(field.name for field in fields(Pod)))
 
 
 def is_loss(change: Change[OwnedPod]) -> bool:

@@ -25,7 +25,7 @@ class OutOfOrderError(ValueError):
     """An event that should have come earlier: something may be missing, and a list is needed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen(Generic[T]):
     """What is remembered of an object."""
 
@@ -61,7 +61,7 @@ class Change(Generic[T]):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Ahead(Generic[T]):
     """What an answer has shown of one object."""
 

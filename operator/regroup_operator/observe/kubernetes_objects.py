@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import fields
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from regroup_operator.api import names
@@ -117,8 +118,8 @@ def read_pod(document: Object) -> Pod:
         ready=conditions.get("Ready", {}).get("status") == "True",
         reason=status.get("reason", ""),
         message=status.get("message", ""),
-        true_conditions=frozenset(
-            kind for kind, c in conditions.items() if c.get("status") == "True"
+        true_conditions=_shared(
+            frozenset(kind for kind, c in conditions.items() if c.get("status") == "True")
         ),
         unschedulable=_unschedulable(scheduled),
         waiting_reason=waiting.get("reason", ""),
@@ -141,6 +142,18 @@ def read_pod(document: Object) -> Pod:
     )
 
 
+def _shared(conditions: frozenset[str]) -> frozenset[str]:
+    """The same ones, in the memory of those of another pod where there are no more than usual."""
+    return _known(conditions) if len(conditions) <= _USUAL_CONDITIONS else conditions
+
+
+@lru_cache(maxsize=64)
+def _known(conditions: frozenset[str]) -> frozenset[str]:
+    return conditions
+
+
+_USUAL_CONDITIONS = 8
+"""A set of five takes 700 bytes, a quarter of what is kept of a pod."""
 _MOST_NODES = 512
 """As many as the status holds, suspected and excluded. More are not ours: a hundred pods with an
 annotation of 256 kB of commas would fill the memory.

@@ -137,7 +137,7 @@ class Job(JobObject):
 AnyJob = Job | InvalidJob
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pod:
     """What decisions may look at of a pod that carries the labels of the job."""
 

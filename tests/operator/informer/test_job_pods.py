@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,9 +13,10 @@ from regroup_operator.api import names
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
 from regroup_operator.informer.object_cache import Change
+from regroup_operator.observe.bounded_json import decode
 from regroup_operator.observe.kubernetes_objects import read_pod
 from tests.support.job_memory import make_pod, make_pod_watch
-from tests.support.rendering import make_valid_job
+from tests.support.rendering import make_valid_job, make_worker
 
 Json = dict[str, Any]
 
@@ -71,6 +73,25 @@ def test_what_a_pod_takes_in_memory_is_counted(text: str) -> None:
     finally:
         tracemalloc.stop()
     assert 0.7 < sum(size for _, size in kept) / used < 1.5
+
+
+def test_an_ordinary_pod_takes_little_memory() -> None:
+    """There are nine thousand where a thousand jobs train."""
+    true = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    worker = make_worker()
+    worker["metadata"] |= {"uid": "4322f31b-aaaa-4322-aaaa-4322f31baaaa"}
+    worker["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": kind, "status": "True"} for kind in true],
+    }
+    text = json.dumps(worker).encode()
+    tracemalloc.start()
+    try:
+        kept = [keep_pod(decode(text))[0] for _ in range(100)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1_000 * len(kept), used
 
 
 def test_a_list_shows_what_memory_lacked_and_what_is_gone() -> None:
