@@ -157,6 +157,7 @@ class Course:
                 await self._fail_over(self._subject)
                 await self._restart(self._subject, size.jobs)
                 self._note_successors()
+                self._note_memory("peak", lambda one: one.peak_mb)  # a new leader lists all at once
 
     async def _create(self, size: Size) -> None:
         names = [f"job-{number:05d}" for number in range(size.jobs)]
@@ -303,7 +304,8 @@ class Course:
     def _note_memory(self, when: str, figure: Callable[[Usage], float]) -> None:
         usages = self._usages()
         standby = usages.pop(self._subject.standby() or "", None)
-        self._found[f"rss_{when}_mb"] = sum(map(figure, usages.values())) or None
+        found, before = sum(map(figure, usages.values())), self._found.get(f"rss_{when}_mb")
+        self._found[f"rss_{when}_mb"] = max(found, before or 0.0) or None
         self._found[f"rss_{when}_standby_mb"] = figure(standby) if standby else None
 
     def _note_successors(self) -> None:

@@ -83,7 +83,7 @@ to be so as soon as if it were polled where there are up to 360, and 1.6 s later
 """
 MISFIT = 1.25
 """How many times too often, or too seldom, lines of a watch may come. The first of a thousand jobs
-would send more than three times as many as the last one, for ever.
+would send five times as many as the last one, for ever.
 """
 RENEWED_SECONDS = 30.0
 """A watch lasts so long at least, and up to twice as long, so that not all begin again at once.
