@@ -41,7 +41,6 @@ from tests.support.coordinator_simulation import COORDINATOR_NODE, current_recor
 
 Event = Callable[[], object]
 """One message, or one tick, as it comes to the core."""
-SHARDS = 2
 REPEATED = 100
 """Times that what comes from nobody in particular is repeated."""
 PACES_SECONDS = 60.0
@@ -92,6 +91,8 @@ class LargeJob:
         yield "closed", [partial(self.close, n) for n in range(self.workers)]
         yield "hello again", [partial(self.hello, n, self.record) for n in range(self.workers)]
         yield "loss", [self.lose_last]
+        others = range(self.workers - 1)
+        yield "hello again after a failure", [partial(self.hello, n, self.record) for n in others]
         yield "tick after it", [self.tick] * REPEATED
         yield "parked", [partial(self.send, n, report) for n, report in self.parked()]
         self.pass_time(4.0)
@@ -130,10 +131,7 @@ class LargeJob:
         self.do(self.core.update_desired(self.desired().model_copy(update=needs_all), self.now))
         for n in range(self.workers):
             self.hello(n)
-        for n, report in self.restored():
-            self.send(n, report)
-        for send in self.progress():
-            send()
+        self.train()
         for n in range(self.workers):
             self.hold(n)
         for n in range(self.workers // 2):
@@ -141,6 +139,11 @@ class LargeJob:
         self.lose_last()
         exits: list[Event] = [partial(self.send, n, report) for n, report in self.exits()]
         yield "rank ends", exits[:-1]
+        stay = range(self.workers // 2, self.workers - 1)
+        again = [partial(self.hello, n, self.record) for n in stay]
+        yield "hello again while a rank is inside", again
+        for n in stay:
+            self.hold(n)
         yield "all have ended", exits[-1:]
         more = range(self.workers // 2, 3 * self.workers // 4)
         yield "leaving after a failure", [partial(self.leave, n) for n in more]
@@ -152,6 +155,13 @@ class LargeJob:
         """The coordinator is paused meanwhile: lost contact is not what is looked at here."""
         self.now += seconds
         self.tick()
+
+    def train(self) -> None:
+        """All ranks have their state, and make a step."""
+        for n, report in self.restored():
+            self.send(n, report)
+        for send in self.progress():
+            send()
 
     def tick(self) -> None:
         """Time does not pass."""

@@ -376,7 +376,7 @@ class Coordinator:
         failure = current.failure
         if failure is not None and state.start_failures.awaits_others(current, failure, now):
             return
-        if failure is not None and current.aborted_at is None:
+        if failure is not None and current.leave_order is None:
             abort(state, current, now)
         if current.failure is not None and not current.finalized:
             pause = finalize(state, current, current.failure, self._backoff, now)
