@@ -41,6 +41,8 @@ from tests.support.coordinator_simulation import COORDINATOR_NODE, current_recor
 
 Event = Callable[[], object]
 """One message, or one tick, as it comes to the core."""
+GROUP = 8
+"""Workers of a replica group, where there are any."""
 REPEATED = 100
 """Times that what comes from nobody in particular is repeated."""
 PACES_SECONDS = 60.0
@@ -111,6 +113,7 @@ class LargeJob:
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
         yield from self.departure()
+        yield from self.incomplete_group()
 
     def succession(self) -> Iterator[tuple[str, list[Event]]]:
         """A successor waits for two of the workers, so that it adopts nothing yet."""
@@ -148,6 +151,29 @@ class LargeJob:
         more = range(self.workers // 2, 3 * self.workers // 4)
         yield "leaving after a failure", [partial(self.leave, n) for n in more]
         yield "tick while they are needed", [self.tick] * REPEATED
+
+    def incomplete_group(self) -> Iterator[tuple[str, list[Event]]]:
+        """A worker is lost, and the others of its replica group are spares until it is back."""
+        self.start_coordinator(5)
+        sizes = {"revision": 2, "replica_group_size": min(GROUP, self.workers // 2)}
+        self.do(self.core.update_desired(self.desired().model_copy(update=sizes), self.now))
+        for n in range(self.workers):
+            self.hello(n)
+        self.train()
+        whole = self.record
+        self.lose_last()
+        for n, report in self.parked():
+            self.send(n, report)
+        self.now += 1.5  # the replacement is waited for no longer
+        others = range(self.workers - 1)
+        for n in others:
+            self.core.on_heartbeat(uid(n), self.now)
+        self.tick()
+        assert len(self.record.members) < len(whole.members), "the next generation has begun"
+        self.train()
+        yield "closed beside an incomplete group", [partial(self.close, n) for n in others]
+        again = [partial(self.hello, n, self.record) for n in others]
+        yield "hello again beside an incomplete group", again
 
     # --- events -----------------------------------------------------------------------------------
 
