@@ -109,7 +109,7 @@ class LargeJob:
         yield "progress after it", self.progress()
         self.grow()
         yield "joining", [partial(self.hello, self.workers + n) for n in range(self.workers)]
-        yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
+        yield "stack", self.stacks(lambda _rank: "")
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
         yield from self.departure()
@@ -143,7 +143,7 @@ class LargeJob:
         exits: list[Event] = [partial(self.send, n, report) for n, report in self.exits()]
         yield "rank ends", exits[:-1]
         stay = range(self.workers // 2, self.workers - 1)
-        again = [partial(self.hello, n, self.record) for n in stay]
+        again: list[Event] = [partial(self.hello, n, self.record) for n in stay]
         yield "hello again while a rank is inside", again
         for n in stay:
             self.hold(n)
@@ -172,7 +172,7 @@ class LargeJob:
         assert len(self.record.members) < len(whole.members), "the next generation has begun"
         self.train()
         yield "closed beside an incomplete group", [partial(self.close, n) for n in others]
-        again = [partial(self.hello, n, self.record) for n in others]
+        again: list[Event] = [partial(self.hello, n, self.record) for n in others]
         yield "hello again beside an incomplete group", again
 
     # --- events -----------------------------------------------------------------------------------
@@ -298,10 +298,14 @@ class LargeJob:
             if n != self.workers - 1:
                 yield n, RankExit(generation=number, rank=rank, exit_code=75, cause="peer")
 
-    def stacks(self) -> Iterator[tuple[int, Report]]:
+    def stacks(self, text: Callable[[int], str]) -> list[Event]:
+        """The stacks of all ranks; `text` makes that of a rank when it is sent."""
         number = self.record.number
-        for n, rank in self.places():
-            yield n, Stack(generation=number, rank=rank, text="")
+
+        def send(n: int, rank: int) -> None:
+            self.send(n, Stack(generation=number, rank=rank, text=text(rank)))
+
+        return [partial(send, n, rank) for n, rank in self.places()]
 
     def finished(self) -> Iterator[tuple[int, Report]]:
         number = self.record.number

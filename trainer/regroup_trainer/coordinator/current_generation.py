@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.pace import Pace
-from regroup_trainer.protocol.agent_messages import Hello, RankExit, Stack
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, StackFrame
 from regroup_trainer.protocol.coordinator_messages import LeaveGeneration
 from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.generation import (
@@ -130,8 +130,10 @@ class CurrentGeneration:
     """
     diagnosed_at: float | None = None
     """When the ranks were asked for their stacks, since no work was done for too long."""
-    stacks: dict[int, Stack] = field(default_factory=dict)
-    """The stacks that have arrived since then."""
+    frames: dict[int, StackFrame | None] = field(default_factory=dict)
+    """Where the ranks are that have answered since then; None: the answer shows it not. Their whole
+    stacks would take a hundred times the memory.
+    """
     stall: Stall | None = None
     """What the status says of it while no work is done for long."""
     stragglers_checked_at: float = 0.0
