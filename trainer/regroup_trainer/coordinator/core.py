@@ -207,7 +207,8 @@ class Coordinator:
         """The operator sent what the job should be. An older revision is ignored."""
         self._note_pause(now)
         if desired.revision >= self.state.desired.revision:
-            self.state.desired = desired
+            if desired != self.state.desired:  # else each later look would compare the two
+                self.state.desired = desired
             self.state.account.merge(desired.seed)
             self._await_state()
         return self._advance(now)
