@@ -76,7 +76,16 @@ class Stack(Report):
     kind: Literal["stack"] = "stack"
     text: Annotated[str, Field(max_length=16384)] = ""
     """As faulthandler writes it: all threads, innermost call first. Empty: the rank did not answer.
+    Agents send the innermost call of the main thread alone; those of release 0.2 send all.
     """
+
+    def shortened(self) -> Self:
+        """What a coordinator needs of it. All ranks of a job are asked at once, so that whole
+        texts would fill its memory while they wait to be read.
+        """
+        frame = self.innermost()
+        text = f'File "{frame.file}", line {frame.line} in {frame.function}' if frame else ""
+        return self.model_copy(update={"text": text})
 
     def innermost(self) -> StackFrame | None:
         """The innermost call of the main thread; None: the text shows none.
