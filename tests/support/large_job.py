@@ -41,7 +41,8 @@ from tests.support.coordinator_simulation import COORDINATOR_NODE, current_recor
 
 Event = Callable[[], object]
 """One message, or one tick, as it comes to the core."""
-SHARDS = 2
+GROUP = 8
+"""Workers of a replica group, where there are any."""
 REPEATED = 100
 """Times that what comes from nobody in particular is repeated."""
 PACES_SECONDS = 60.0
@@ -92,6 +93,8 @@ class LargeJob:
         yield "closed", [partial(self.close, n) for n in range(self.workers)]
         yield "hello again", [partial(self.hello, n, self.record) for n in range(self.workers)]
         yield "loss", [self.lose_last]
+        others = range(self.workers - 1)
+        yield "hello again after a failure", [partial(self.hello, n, self.record) for n in others]
         yield "tick after it", [self.tick] * REPEATED
         yield "parked", [partial(self.send, n, report) for n, report in self.parked()]
         self.pass_time(4.0)
@@ -106,10 +109,11 @@ class LargeJob:
         yield "progress after it", self.progress()
         self.grow()
         yield "joining", [partial(self.hello, self.workers + n) for n in range(self.workers)]
-        yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
+        yield "stack", self.stacks(lambda _rank: "")
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
         yield from self.departure()
+        yield from self.incomplete_group()
 
     def succession(self) -> Iterator[tuple[str, list[Event]]]:
         """A successor waits for two of the workers, so that it adopts nothing yet."""
@@ -130,10 +134,7 @@ class LargeJob:
         self.do(self.core.update_desired(self.desired().model_copy(update=needs_all), self.now))
         for n in range(self.workers):
             self.hello(n)
-        for n, report in self.restored():
-            self.send(n, report)
-        for send in self.progress():
-            send()
+        self.train()
         for n in range(self.workers):
             self.hold(n)
         for n in range(self.workers // 2):
@@ -141,10 +142,38 @@ class LargeJob:
         self.lose_last()
         exits: list[Event] = [partial(self.send, n, report) for n, report in self.exits()]
         yield "rank ends", exits[:-1]
+        stay = range(self.workers // 2, self.workers - 1)
+        again: list[Event] = [partial(self.hello, n, self.record) for n in stay]
+        yield "hello again while a rank is inside", again
+        for n in stay:
+            self.hold(n)
         yield "all have ended", exits[-1:]
         more = range(self.workers // 2, 3 * self.workers // 4)
         yield "leaving after a failure", [partial(self.leave, n) for n in more]
         yield "tick while they are needed", [self.tick] * REPEATED
+
+    def incomplete_group(self) -> Iterator[tuple[str, list[Event]]]:
+        """A worker is lost, and the others of its replica group are spares until it is back."""
+        self.start_coordinator(5)
+        sizes = {"revision": 2, "replica_group_size": min(GROUP, self.workers // 2)}
+        self.do(self.core.update_desired(self.desired().model_copy(update=sizes), self.now))
+        for n in range(self.workers):
+            self.hello(n)
+        self.train()
+        whole = self.record
+        self.lose_last()
+        for n, report in self.parked():
+            self.send(n, report)
+        self.now += 1.5  # the replacement is waited for no longer
+        others = range(self.workers - 1)
+        for n in others:
+            self.core.on_heartbeat(uid(n), self.now)
+        self.tick()
+        assert len(self.record.members) < len(whole.members), "the next generation has begun"
+        self.train()
+        yield "closed beside an incomplete group", [partial(self.close, n) for n in others]
+        again: list[Event] = [partial(self.hello, n, self.record) for n in others]
+        yield "hello again beside an incomplete group", again
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -152,6 +181,13 @@ class LargeJob:
         """The coordinator is paused meanwhile: lost contact is not what is looked at here."""
         self.now += seconds
         self.tick()
+
+    def train(self) -> None:
+        """All ranks have their state, and make a step."""
+        for n, report in self.restored():
+            self.send(n, report)
+        for send in self.progress():
+            send()
 
     def tick(self) -> None:
         """Time does not pass."""
@@ -262,10 +298,14 @@ class LargeJob:
             if n != self.workers - 1:
                 yield n, RankExit(generation=number, rank=rank, exit_code=75, cause="peer")
 
-    def stacks(self) -> Iterator[tuple[int, Report]]:
+    def stacks(self, text: Callable[[int], str]) -> list[Event]:
+        """The stacks of all ranks; `text` makes that of a rank when it is sent."""
         number = self.record.number
-        for n, rank in self.places():
-            yield n, Stack(generation=number, rank=rank, text="")
+
+        def send(n: int, rank: int) -> None:
+            self.send(n, Stack(generation=number, rank=rank, text=text(rank)))
+
+        return [partial(send, n, rank) for n, rank in self.places()]
 
     def finished(self) -> Iterator[tuple[int, Report]]:
         number = self.record.number

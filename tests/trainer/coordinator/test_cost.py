@@ -78,6 +78,16 @@ def test_the_message_of_an_agent_costs_no_more_for_each_rank_however_many_they_a
     assert many < few
 
 
+def test_the_same_desired_once_more_makes_no_later_message_dearer() -> None:
+    job = LargeJob(FEW)
+    for number in range(FEW):
+        job.hello(number)
+    job.train()
+    before = lines_of(job.progress())
+    job.do(job.core.update_desired(job.desired(), job.now))
+    assert lines_of(job.progress()) == before
+
+
 def sentences_of_resizes(workers: int) -> list[str]:
     """Why a generation ends that half of the workers join, and one that they leave again."""
     job, half, reasons = LargeJob(workers), workers // 2, list[str]()

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
+
 import pytest
 
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.generation_end import ABORT_SECONDS
 from regroup_trainer.coordinator.hangs import (
+    LEAST_SECONDS,
     STALL_SECONDS,
     STALL_STEPS,
     Culprit,
     culprit,
     may_start_slowly,
 )
-from regroup_trainer.protocol.agent_messages import Stack
+from regroup_trainer.protocol.agent_messages import Stack, StackFrame
 from regroup_trainer.protocol.config import TrainConfig, TrainingConfig
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.job_status import Stall
 from regroup_trainer.protocol.rank_messages import Busy
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
+from tests.support.large_job import Event, LargeJob, uid
+
+STACK_BYTES = 16_000
+"""The longest answer of a rank."""
+KEPT_BYTES = 1_000
+"""Of an answer, at most."""
 
 WAITS = """Thread 0x1 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
@@ -36,10 +46,10 @@ SYNCHRONISES = """Thread 0x2 (most recent call first):
 """
 
 
-def stacks(*texts: str) -> dict[int, Stack]:
-    """The stacks of ranks 0, 1, ..."""
+def stacks(*texts: str) -> dict[int, StackFrame | None]:
+    """Where ranks 0, 1, ... are by their stacks."""
     return {
-        rank: Stack(generation=GenerationNumber(1, 1), rank=rank, text=text)
+        rank: Stack(generation=GenerationNumber(1, 1), rank=rank, text=text).innermost()
         for rank, text in enumerate(texts)
     }
 
@@ -176,6 +186,62 @@ def test_a_member_that_cannot_answer_delays_the_next_generation_only_for_a_momen
     job.wait(8.0)
     assert job.record.number > number
     assert "does not answer" in job.record.reason
+
+
+def kept_bytes(events: Sequence[Event]) -> int:
+    """What stays in memory of these events."""
+    tracemalloc.start()
+    try:
+        for event in events:
+            event()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_stacks_of_a_large_job_take_little_memory_and_show_the_culprit() -> None:
+    job = trained_job()
+    job.now += LEAST_SECONDS + 1.0
+    for number in range(job.workers):
+        job.core.on_heartbeat(uid(number), job.now)
+    job.tick()
+    current = job.core.state.current
+    assert current is not None
+    assert current.diagnosed_at is not None
+    answers = job.stacks(lambda rank: long(READS if rank == 1000 else WAITS))
+    assert kept_bytes(answers) < KEPT_BYTES * len(answers)
+    assert current.failure is not None
+    assert current.failure.message == (
+        "no progress for 61 s: rank 1000 on gpt-w125-1 (node node-125) is in "
+        "read_from_dead_mount (/app/train.py:12)"
+    )
+
+
+def test_stacks_that_nobody_waits_for_take_no_memory() -> None:
+    """Their work goes on, or a former coordinator has asked for them."""
+    job = trained_job()
+    record = job.record
+    answers = job.stacks(lambda _rank: long(WAITS))
+    assert kept_bytes(answers) < KEPT_BYTES * len(answers)
+    job.start_coordinator(2)
+    for number in range(job.workers - 2):
+        job.hello(number, record)
+    assert kept_bytes(answers[: -2 * job.ranks]) < KEPT_BYTES * len(answers)
+    assert job.core.state.current is None
+
+
+def trained_job() -> LargeJob:
+    """1,024 ranks have made a step."""
+    job = LargeJob(128, 8)
+    for number in range(job.workers):
+        job.hello(number)
+    job.train()
+    return job
+
+
+def long(text: str) -> str:
+    """As long as an agent's answer can be."""
+    return text + "  and more\n" * ((STACK_BYTES - len(text)) // 11)
 
 
 def test_hangs_have_a_budget_of_their_own() -> None:

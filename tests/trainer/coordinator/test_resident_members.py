@@ -77,13 +77,13 @@ def unresponsive_ranks_are_waited_for(
         job.rank_ends(agents[1], "error", 1)
     else:
         job.crash(agents[1])
-    current, until = job.core.state.current, job.now + 60.0
+    current, asked, until = job.core.state.current, job.now, job.now + 60.0
+    assert current is not None
     while job.record.number.n == 1:
+        asked = asked if current.leave_order is not None else job.now
         assert job.now < until
         job.wait(0.1)
-    assert current is not None
-    assert current.aborted_at is not None
-    return job.now - current.aborted_at
+    return job.now - asked
 
 
 def test_a_rank_with_the_last_copy_of_the_state_has_more_time_to_leave() -> None:
@@ -116,6 +116,23 @@ def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:
     assert last_recovery(job) == ("Peers", 0)
 
 
+def test_a_worker_that_connects_again_lengthens_the_wait_only_for_a_rank_of_its_own() -> None:
+    job, agents = start()
+    agents[2].ranks_run = False  # it neither parks nor ends
+    job.crash(agents[1])
+    job.wait(0.5)
+    current = job.core.state.current
+    assert current is not None
+    until = current.leave_until
+    for agent, lengthens in ((agents[0], False), (agents[2], True)):
+        job.disconnect(agent)
+        job.wait(0.1)
+        assert agent.connected
+        assert (current.leave_until > until) == lengthens
+    assert current.leave_until == pytest.approx(job.now + ABORT_SECONDS, abs=0.2)
+    assert job.record.number.n == 1
+
+
 def leaving_alone() -> tuple[Job, SimulatedAgent, float]:
     """A job of which one rank has the last copy of the state, and its agent. What that rank
     reports does not arrive. The next tick comes just before its time to leave is over.
@@ -125,7 +142,7 @@ def leaving_alone() -> tuple[Job, SimulatedAgent, float]:
     job.crash(other)
     current, until = job.core.state.current, job.now + 60.0
     assert current is not None
-    while current.aborted_at is None:
+    while current.leave_order is None:
         assert job.now < until
         job.wait(0.1)
     over = current.leave_until + KILL_SECONDS

@@ -15,6 +15,7 @@ from regroup_trainer.protocol.agent_messages import (
     HeldSnapshots,
     RankExit,
     Reports,
+    Stack,
     agent_message,
 )
 from regroup_trainer.protocol.generation import RecordWanted, SnapshotNumber
@@ -62,6 +63,18 @@ def test_what_only_an_agent_needs_of_a_step_is_not_sent_to_the_coordinator() -> 
     step = Progress(generation=NUMBER, rank=0, step=3, time=1.5, seconds={"step": 2.0})
     measured = {"collective_seconds": {"commit": 1.0}, "memory_bytes": {"gpu": 10**9}}
     assert step.model_copy(update=measured).for_coordinator() == step
+
+
+def test_a_shortened_stack_shows_a_coordinator_the_same_in_a_few_bytes() -> None:
+    main = 'Current thread 0x2 (most recent call first):\n  File "/app/a.py", line 12 in read_all\n'
+    other = 'Thread 0x1 (most recent call first):\n  File "/lib/b.py", line 3 in wait\n'
+    for text in (main + other * 200, f"{other * 200}\n{main}", f"{other}\n{other}", "", "no frame"):
+        stack = Stack(generation=NUMBER, rank=3, text=text)
+        assert stack.shortened().innermost() == stack.innermost()
+        assert len(stack.shortened().text) < 60
+    long = Stack(generation=NUMBER, rank=3, text=main.replace("a.py", "a" * 9000))
+    assert len(long.shortened().text) < 600
+    assert long.innermost() == long.shortened().innermost()
 
 
 def test_an_unknown_kind_is_refused() -> None:

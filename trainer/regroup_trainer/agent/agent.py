@@ -363,9 +363,9 @@ class Agent:
         self._template.order(KillRanks(retained=retained))
 
     async def _diagnose(self) -> None:
-        """Log the stacks of the ranks, and send them to the coordinator."""
+        """Log the stacks of the ranks, and send the coordinator where they are."""
         for stack in await self._stacks(self._state.local_ranks(), "commits no step"):
-            self._connection.send(stack)
+            self._connection.send(stack.shortened())
 
     async def _show_stacks(self) -> WorkerStacks:
         """What somebody who debugs the job is shown."""

@@ -207,7 +207,8 @@ class Coordinator:
         """The operator sent what the job should be. An older revision is ignored."""
         self._note_pause(now)
         if desired.revision >= self.state.desired.revision:
-            self.state.desired = desired
+            if desired != self.state.desired:  # else each later look would compare the two
+                self.state.desired = desired
             self.state.account.merge(desired.seed)
             self._await_state()
         return self._advance(now)
@@ -376,7 +377,7 @@ class Coordinator:
         failure = current.failure
         if failure is not None and state.start_failures.awaits_others(current, failure, now):
             return
-        if failure is not None and current.aborted_at is None:
+        if failure is not None and current.leave_order is None:
             abort(state, current, now)
         if current.failure is not None and not current.finalized:
             pause = finalize(state, current, current.failure, self._backoff, now)

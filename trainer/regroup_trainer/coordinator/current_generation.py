@@ -10,7 +10,8 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.pace import Pace
-from regroup_trainer.protocol.agent_messages import Hello, RankExit, Stack
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, StackFrame
+from regroup_trainer.protocol.coordinator_messages import LeaveGeneration
 from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.generation import (
     Decision,
@@ -129,8 +130,10 @@ class CurrentGeneration:
     """
     diagnosed_at: float | None = None
     """When the ranks were asked for their stacks, since no work was done for too long."""
-    stacks: dict[int, Stack] = field(default_factory=dict)
-    """The stacks that have arrived since then."""
+    frames: dict[int, StackFrame | None] = field(default_factory=dict)
+    """Where the ranks are that have answered since then; None: the answer shows it not. Their whole
+    stacks would take a hundred times the memory.
+    """
     stall: Stall | None = None
     """What the status says of it while no work is done for long."""
     stragglers_checked_at: float = 0.0
@@ -140,8 +143,8 @@ class CurrentGeneration:
     snapshot: SnapshotNumber | None = None
     """The newest of its memory snapshots that was announced as complete."""
     failure: Failure | None = None
-    aborted_at: float | None = None
-    """When its ranks were last asked to leave it after a failure."""
+    leave_order: LeaveGeneration | None = None
+    """What its ranks were sent after a failure; None: they were not asked to leave it."""
     leave_until: float = 0.0
     """When the last of them that was asked has to be out; then its agent kills it."""
     finalized: bool = False
@@ -198,16 +201,25 @@ class CurrentGeneration:
         members = self.record.members
         while self._inside < len(members):
             place = members[self._inside]
-            if place.member in here:
-                for rank in place.own_ranks:
-                    if not any(rank in out for out in (self.retained, self.exits, self.finished)):
-                        return rank
+            if place.member in here and (rank := self._first_inside(place)) is not None:
+                return rank
             self._inside += 1
         return None
 
+    def is_inside(self, member: str) -> bool:
+        """Whether a rank of this member has not left the generation."""
+        place = self.place_of(member)
+        return place is not None and self._first_inside(place) is not None
+
     def on_enrolled(self, member: str) -> None:
-        """A member is here, perhaps again: its ranks may still be inside."""
-        self._inside = min(self._inside, self._positions.get(member, self._inside))
+        """A member is here, perhaps again. Its ranks were passed over while it was not."""
+        if self.is_inside(member):
+            self._inside = min(self._inside, self._positions[member])
+
+    def _first_inside(self, place: MemberRecord) -> int | None:
+        left = (self.retained, self.exits, self.finished)
+        inside = (rank for rank in place.own_ranks if not any(rank in out for out in left))
+        return next(inside, None)
 
     @property
     def number(self) -> GenerationNumber:

@@ -8,7 +8,6 @@ cause is certain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 from regroup_trainer.coordinator.coordinator_state import State
@@ -105,27 +104,36 @@ def abort(state: State, current: CurrentGeneration, now: float) -> None:
 
     Without that, ranks that wait for a frozen peer would wait for ever.
     """
-    here = [place.member for place in current.record.members if place.member in state.members]
-    abort_members(state, current, here, now)
-
-
-def abort_members(
-    state: State, current: CurrentGeneration, members: Iterable[str], now: float
-) -> None:
-    """Have the ranks of these members leave a failed generation."""
     stuck = current.failure.stuck if current.failure else None
     seconds = abort_seconds(current)
     if not current.unmanaged and _may_retain_state(current) and _has_last_copy(state, current):
         seconds = max(seconds, LAST_COPY_SECONDS)
     seconds += state.members.allowance(state.desired)  # a rank that is killed loses its state
-    current.aborted_at = now
-    saving = _save_seconds(current)
-    current.leave_until = max(current.leave_until, now + seconds + saving)
-    message = LeaveGeneration(
-        generation=current.number, seconds=seconds, save_seconds=saving, stuck=stuck
+    order = current.leave_order = LeaveGeneration(
+        generation=current.number,
+        seconds=seconds,
+        save_seconds=_save_seconds(current),
+        stuck=stuck,
     )
-    for member in members:
-        state.send(member, message)
+    current.leave_until = _leave_until(order, now)
+    for place in current.record.members:
+        if place.member in state.members:
+            state.send(place.member, order)
+
+
+def repeat_order(
+    state: State, current: CurrentGeneration, order: LeaveGeneration, member: str, now: float
+) -> None:
+    """A member is back, and may have missed the order to leave. Only where a rank of it is inside
+    is that waited for: nobody else gets longer.
+    """
+    state.send(member, order)
+    if current.is_inside(member):
+        current.leave_until = max(current.leave_until, _leave_until(order, now))
+
+
+def _leave_until(order: LeaveGeneration, now: float) -> float:
+    return now + order.seconds + order.save_seconds
 
 
 def abort_seconds(current: CurrentGeneration) -> float:
@@ -172,7 +180,7 @@ def rank_not_out(state: State, current: CurrentGeneration) -> int | None:
     The wait ends after the time that ranks get to leave, and their agents to kill them. What has
     arrived by then is read first: who is passed over has parked in vain.
     """
-    if current.aborted_at is None or not _may_retain_state(current):
+    if current.leave_order is None or not _may_retain_state(current):
         return None
     if state.reported_until >= current.leave_until + KILL_SECONDS:
         return None

@@ -10,15 +10,14 @@ is ended.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.journal import EVENTS_APART
-from regroup_trainer.protocol.agent_messages import Stack
+from regroup_trainer.protocol.agent_messages import StackFrame
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import RestoredFrom
@@ -47,7 +46,6 @@ CHECK_SECONDS = 1.0
 RANKS_A_SECOND = 8192
 """More ranks than that are checked less often."""
 MOST_REPORTED = 64
-_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
@@ -93,11 +91,11 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
     if current.busy and idle > LONG_BUSY_SECONDS:
         _report_busy(state, current, idle, now)
     if current.diagnosed_at is not None and current.last_activity > current.diagnosed_at:
-        current.diagnosed_at, current.stacks = None, {}
+        current.diagnosed_at, current.frames = None, {}
     if current.diagnosed_at is None:
         if _may_hang(state, idle) and idle > _deadline(state, current):
             _ask_for_stacks(state, current, idle, now)
-    elif len(current.stacks) == current.world_size or known - current.diagnosed_at > ANSWER_SECONDS:
+    elif len(current.frames) == current.world_size or known - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
 
 
@@ -151,7 +149,7 @@ def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: 
 
 
 def _end(state: State, current: CurrentGeneration, now: float) -> None:
-    found = culprit(current.stacks, current.world_size)
+    found = culprit(current.frames, current.world_size)
     place = current.place_of_rank(found.rank) if found else None
     who = (
         f"rank {found.rank} on {place.where} {found.where}"
@@ -175,15 +173,16 @@ class Culprit:
     """What it does, to be read after its name."""
 
 
-def culprit(stacks: dict[int, Stack], world_size: int) -> Culprit | None:
-    """The rank that does not come to the collective; None when the stacks do not show it."""
-    frames = {
-        rank: frame for rank, stack in sorted(stacks.items()) if (frame := _innermost(stack.text))
-    }
+def culprit(innermost: Mapping[int, StackFrame | None], world_size: int) -> Culprit | None:
+    """The rank that does not come to the collective; None when the stacks do not show it.
+
+    `innermost` is where the ranks are that have answered; None: their answer shows it not.
+    """
+    frames = {rank: frame for rank, frame in sorted(innermost.items()) if frame is not None}
     without = [rank for rank in range(world_size) if rank not in frames]
     if without and frames:
         return Culprit(without[0], "does not answer (is its process stopped, or its node frozen?)")
-    apart = [rank for rank, (file, _, _) in frames.items() if "/torch/" not in file]
+    apart = [rank for rank, frame in frames.items() if "/torch/" not in frame.file]
     if len(apart) == world_size > 1:
         apart = _in_the_minority(frames)
     if not apart:
@@ -192,7 +191,7 @@ def culprit(stacks: dict[int, Stack], world_size: int) -> Culprit | None:
     return Culprit(apart[0], f"is in {function} ({file}:{line})")
 
 
-def _in_the_minority(frames: dict[int, tuple[str, str, str]]) -> list[int]:
+def _in_the_minority(frames: Mapping[int, StackFrame]) -> list[int]:
     """The ranks outside the place where most are.
 
     Where the host waits for a device, no frame of torch shows it.
@@ -201,17 +200,6 @@ def _in_the_minority(frames: dict[int, tuple[str, str, str]]) -> list[int]:
     if times <= len(frames) / 2:
         return []
     return [rank for rank, frame in frames.items() if frame != usual]
-
-
-def _innermost(text: str) -> tuple[str, str, str] | None:
-    """The file, line and function of the main thread.
-
-    Faulthandler marks that thread as the current one, or writes it last.
-    """
-    threads = text.strip().split("\n\n")
-    main = next((thread for thread in threads if thread.startswith("Current thread")), threads[-1])
-    match = _FRAME.search(main)
-    return (match[1], match[2], match[3]) if match else None
 
 
 # --- stragglers -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello
+from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello, Stack
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import MemberRecord
 from regroup_trainer.protocol.rank_messages import Report
@@ -92,6 +92,8 @@ class Member:
         if record is None or place is None:
             return
         for report in reports:
+            if isinstance(report, Stack):
+                continue  # a former coordinator asked for it, and it is large
             if report.generation == record.number and report.rank in place.own_ranks:
                 self.early.pop((type(report), report.rank), None)  # the newest is the last
                 self.early[type(report), report.rank] = report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.coordinator.generation_end import abort_members
+from regroup_trainer.coordinator.generation_end import repeat_order
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.reports import on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -45,8 +45,8 @@ def resync(state: State, hello: Hello, now: float) -> None:
     current = state.current
     if current is None:
         return
-    if current.aborted_at is not None:
-        abort_members(state, current, [hello.member], now)
+    if current.leave_order is not None:
+        repeat_order(state, current, current.leave_order, hello.member, now)
     elif current.decision is not None and current.record.members[0].member == hello.member:
         state.send(hello.member, Decide(generation=current.number, decision=current.decision))
 

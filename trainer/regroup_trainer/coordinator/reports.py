@@ -49,7 +49,8 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     if isinstance(report, Restored | Progress):
         member.step = report.step
     if isinstance(report, Stack):
-        current.stacks[report.rank] = report
+        if current.diagnosed_at is not None:
+            current.frames[report.rank] = report.innermost()
     elif _is_activity(report, current):
         current.last_activity = now
     _apply(state, report, current, now)

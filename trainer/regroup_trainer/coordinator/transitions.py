@@ -13,7 +13,6 @@ from regroup_trainer.coordinator.formation import (
     choose,
     last_holders,
     size_of_next,
-    wanted_workers,
 )
 from regroup_trainer.coordinator.membership import Members
 from regroup_trainer.protocol.config import ResumePolicy
@@ -73,29 +72,25 @@ def _without_leaving(current: CurrentGeneration, members: Members, desired: Desi
     return Transition(decision, "preemption", reason, first)
 
 
-def _is_as_it_should_be(current: CurrentGeneration, members: Members, desired: Desired) -> bool:
-    """Whether all members keep their places, and none can join: a quick look, which may miss it."""
-    size, before = len(current.record.members), current.record.desired
-    if current.highest_index >= desired.workers:
-        return False
-    if before.replica_group_size != desired.replica_group_size:
-        return False
-    wanted = wanted_workers(desired)
-    return size == wanted or (size < wanted and len(members.staying) == size)
-
-
-def _has_another_size(current: CurrentGeneration, members: Members, desired: Desired) -> bool:
-    """Whether the next generation will have more or fewer members: a quick look as well."""
+def _keeps_size(current: CurrentGeneration, members: Members, desired: Desired) -> bool:
+    """Whether no generation of more or fewer members can follow. Closed connections are counted."""
     size = size_of_next(members.fitting(desired.workers), desired)
-    return not members.closed and size not in (0, len(current.record.members))
+    return size in (0, len(current.record.members))
+
+
+def _keeps_places(current: CurrentGeneration, desired: Desired) -> bool:
+    """Whether its members have the same places in a next generation of the same size."""
+    group = current.record.desired.replica_group_size
+    return current.highest_index < desired.workers and group == desired.replica_group_size
 
 
 def _resize(
     current: CurrentGeneration, members: Members, desired: Desired, node: str
 ) -> Transition | None:
-    if _is_as_it_should_be(current, members, desired):
+    keeps_size = _keeps_size(current, members, desired)
+    if keeps_size and _keeps_places(current, desired):
         return None
-    if current.transition is not None and _has_another_size(current, members, desired):
+    if current.transition is not None and not keeps_size and not members.closed:
         return current.transition
     here = {place.member for place in current.record.members}
     candidates = [

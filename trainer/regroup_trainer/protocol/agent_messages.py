@@ -4,7 +4,8 @@ they show to somebody who debugs a job.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self
+import re
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, TypeAdapter, field_serializer, model_validator
 
@@ -32,6 +33,9 @@ from regroup_trainer.protocol.rank_messages import (
 
 MOST_REPORTS: Final = 512
 """Reports in one message."""
+FRAME_CHARACTERS: Final = 512
+"""Of each part of a frame. Faulthandler writes at most about 500 of a name."""
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 class RankExit(Report):
@@ -58,13 +62,40 @@ class RankExit(Report):
         return f"was ended by {describe_signal(self.signal)}"
 
 
+class StackFrame(NamedTuple):
+    """What a thread executes."""
+
+    file: str
+    line: str
+    function: str
+
+
 class Stack(Report):
     """The stacks of a rank, sent by its agent in answer to Diagnose."""
 
     kind: Literal["stack"] = "stack"
     text: Annotated[str, Field(max_length=16384)] = ""
     """As faulthandler writes it: all threads, innermost call first. Empty: the rank did not answer.
+    Agents send the innermost call of the main thread alone; those of release 0.2 send all.
     """
+
+    def shortened(self) -> Self:
+        """What a coordinator needs of it. All ranks of a job are asked at once, so that whole
+        texts would fill its memory while they wait to be read.
+        """
+        frame = self.innermost()
+        text = f'File "{frame.file}", line {frame.line} in {frame.function}' if frame else ""
+        return self.model_copy(update={"text": text})
+
+    def innermost(self) -> StackFrame | None:
+        """The innermost call of the main thread; None: the text shows none.
+
+        Faulthandler marks that thread as the current one, or writes it last.
+        """
+        threads = self.text.strip().split("\n\n")
+        current = (thread for thread in threads if thread.startswith("Current thread"))
+        match = _FRAME.search(next(current, threads[-1]))
+        return StackFrame(*(part[:FRAME_CHARACTERS] for part in match.groups())) if match else None
 
 
 class RankStack(Message):

@@ -198,7 +198,7 @@ async def test_a_state_whose_report_has_arrived_unread_is_not_given_up(
         end = RankExit(generation=FIRST, rank=1, exit_code=1, cause="error")
         await sockets[first].send_str(Reports(reports=(restored[0],)).model_dump_json())
         await sockets[second].send_str(Reports(reports=(restored[1], end)).model_dump_json())
-        await until("the end of it", lambda: current.aborted_at is not None)
+        await until("the end of it", lambda: current.leave_order is not None)
         await until("a state", lambda: len(current.restored) == 2)
         current.leave_until = decider._read_until - KILL_SECONDS + 1e-6
         decider._is_handling = is_behind  # it does not come to it
