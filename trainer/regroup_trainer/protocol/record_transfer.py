@@ -43,7 +43,7 @@ from regroup_trainer.protocol.generation import (
 RECORD_BYTES: Final = 16 * 1024 * 1024
 """Of the JSON of the largest record: ten thousand workers need a quarter of it."""
 DIFFERENCE_BYTES: Final = 32 * 1024
-"""A larger difference is not sent: agents ask for the whole record, in their own time."""
+"""Of a begin whose difference is sent in any case: to ask for the record takes a round trip."""
 MOST_HELD: Final = 1000
 """Orders that wait for a record. A coordinator sends a handful."""
 
@@ -201,15 +201,27 @@ class RecordPieces:
 
     def __init__(self, record: GenerationRecord) -> None:
         self.record = record
+        self._frames: dict[int, bytes] = {}
 
     @cached_property
     def checksum(self) -> str:
         """Of the record."""
         return checksum_of(self._json())
 
+    @property
+    def characters(self) -> int:
+        """Of all pieces."""
+        return len(self._packed)
+
+    def frame(self, position: int) -> bytes | None:
+        """The piece as it is sent. All agents may ask for it, so that it is made once."""
+        if position not in self._frames and (piece := self.piece(position)) is not None:
+            self._frames[position] = piece.model_dump_json().encode()
+        return self._frames.get(position)
+
     def piece(self, position: int) -> RecordPiece | None:
         """The piece at this position; None: there is none."""
-        count = -(-len(self._packed) // PIECE_CHARACTERS)
+        count = -(-self.characters // PIECE_CHARACTERS)
         if not position < count <= MOST_PIECES:
             return None
         text = self._packed[position * PIECE_CHARACTERS : (position + 1) * PIECE_CHARACTERS]
