@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Self, cast
 
@@ -94,8 +95,20 @@ async def test_a_connection_to_a_coordinator_that_is_gone_is_closed_at_once() ->
     peer = Peer(Welcome(term=1), Welcome(term=2))
     async with connected(peer) as connection:
         await peer.until(lambda: len(peer.received) == 1 and connection.welcomed)
-        connection.reconnect()
+        connection.on_lost(time.monotonic())
         await peer.until(lambda: len(peer.received) == 2 and connection.welcomed)
+
+
+async def test_a_late_answer_to_a_heartbeat_from_before_the_hello_closes_no_connection() -> None:
+    """The coordinator did not know the member then, and welcomed it meanwhile."""
+    peer, before = Peer(Welcome(term=1)), time.monotonic()
+    async with connected(peer) as connection:
+        await peer.until(lambda: connection.welcomed)
+        connection.on_lost(before)
+        connection.send(FINISHED)
+        await peer.until(lambda: len(peer.received[0]) == 2)
+        assert connection.welcomed
+    assert len(peer.received) == 1
 
 
 async def test_an_agent_follows_its_coordinator_to_a_new_address() -> None:

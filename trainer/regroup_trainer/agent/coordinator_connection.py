@@ -89,6 +89,8 @@ class CoordinatorConnection:
         """Of the record that a coordinator has asked for last."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
+        self._welcomed_at = 0.0
+        """Monotonic time of the last answer to a hello."""
         self.term: int | None = None
         """Of the coordinator that last answered a hello."""
 
@@ -115,10 +117,17 @@ class CoordinatorConnection:
         if self.url != url.rstrip("/"):
             log.info("the coordinator is at %s now", url)
             self.url = url.rstrip("/")
-            self.reconnect()
+            self._reconnect()
 
-    def reconnect(self) -> None:
-        """Close a connection to a coordinator that is gone: a new one does not know this member."""
+    def on_lost(self, shown_at: float) -> None:
+        """The coordinator of this monotonic time did not know this member, or was gone. A hello
+        that was answered later has made the member known: heartbeats from before it are answered
+        after it, where hellos wait for a record.
+        """
+        if shown_at > self._welcomed_at:
+            self._reconnect()
+
+    def _reconnect(self) -> None:
         if self.welcomed and self._socket is not None:
             self._closing = asyncio.ensure_future(self._socket.close())
 
@@ -201,6 +210,7 @@ class CoordinatorConnection:
                     return
                 if isinstance(parsed, Welcome) and sending is None:
                     self.welcomed, self.term = True, parsed.term
+                    self._welcomed_at = time.monotonic()
                     sending = asyncio.create_task(self._flush(socket))
                 if (answer := self._handle(receiver, parsed)) is not None:
                     await socket.send_str(answer.model_dump_json())
