@@ -15,11 +15,17 @@ from aiohttp.test_utils import TestServer
 from regroup_trainer.agent import coordinator_connection
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, longest_pause
 from regroup_trainer.protocol.agent_messages import Leaving, Reports, ShortHello, agent_message
-from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.coordinator_messages import (
+    BeginDifference,
+    CoordinatorMessage,
+    Refused,
+    Welcome,
+)
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RecordWanted
 from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.rank_messages import Finished
-from tests.support.generations import make_hello
+from regroup_trainer.protocol.record_transfer import difference_of
+from tests.support.generations import make_generation, make_hello
 from tests.support.waiting import wait_until
 
 NUMBER = GenerationNumber(1, 1)
@@ -71,7 +77,9 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
+async def connected(
+    peer: Peer, record: GenerationRecord | None = None
+) -> AsyncIterator[CoordinatorConnection]:
     """A connection to the peer that keeps itself up."""
     app = web.Application()
     app.router.add_get("/v1/agent", peer.serve)
@@ -79,7 +87,11 @@ async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
     await server.start_server()
     reported: list[CoordinatorMessage] = []
     connection = CoordinatorConnection(
-        f"http://{server.host}:{server.port}/", "token", 1, make_hello, reported.append
+        f"http://{server.host}:{server.port}/",
+        "token",
+        1,
+        lambda: make_hello(record=record),
+        reported.append,
     )
     running = asyncio.create_task(connection.run())
     try:
@@ -174,6 +186,33 @@ async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
     assert reported.startswith(
         "cannot connect to the coordinator at http://127.0.0.1:9/v1/agent: Connection refused"
     )
+
+
+async def test_a_difference_that_does_not_make_the_record_is_logged_once_for_a_generation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, *later = [make_generation(1, n) for n in (1, 2, 3)]
+    begins = [
+        BeginDifference(
+            number=record.number,
+            checksum="odd",
+            parent=first.number,
+            difference=difference_of(first, record),
+        )
+        for record in later
+    ]
+    peer = Peer(begins[0], begins[0], begins[1], then=lambda count: count > 3)
+    async with connected(peer, first):
+        await peer.until(lambda: [len(received) for received in peer.received] == [2, 2, 2, 2])
+    asked = [RecordWanted(number=record.number) for record in later]
+    assert [received[1] for received in peer.received] == [asked[0], asked[0], asked[1], asked[1]]
+    (line, other) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "the record of generation 1.2 cannot be made of the one before (it would have another "
+        "checksum): fetching all of it. In a large job that takes seconds, and each worker that "
+        "finds this does so. Run agents and coordinator from one release"
+    )
+    assert "generation 1.3" in other
 
 
 async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave() -> None:

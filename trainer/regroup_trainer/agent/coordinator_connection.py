@@ -22,7 +22,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     sent_message,
 )
-from regroup_trainer.protocol.generation import RecordWanted
+from regroup_trainer.protocol.generation import GenerationNumber, RecordWanted
 from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
 from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
 from regroup_trainer.system.backoff import Patience, retry_seconds
@@ -44,6 +44,11 @@ PING_SECONDS = 8.0
 """Between pings. A connection over which none is answered within half of it counts as broken. That
 the coordinator itself is gone, heartbeats show sooner.
 """
+_MISFIT = (
+    "the record of generation %s cannot be made of the one before (%s): fetching all of it. In a "
+    "large job that takes seconds, and each worker that finds this does so. Run agents and "
+    "coordinator from one release"
+)
 log = logging.getLogger(__name__)
 
 
@@ -87,6 +92,8 @@ class CoordinatorConnection:
         """Why the last attempt to connect failed."""
         self._pieces: RecordPieces | None = None
         """Of the record that a coordinator has asked for last."""
+        self._misfit: GenerationNumber | None = None
+        """The generation whose difference has been logged."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
         self._welcomed_at = 0.0
@@ -198,7 +205,7 @@ class CoordinatorConnection:
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_str(self._hello().shortened().model_dump_json())
-        receiver = OrderReceiver(lambda: self._hello().record)
+        receiver = OrderReceiver(lambda: self._hello().record, self._on_misfit)
         sending: asyncio.Task[None] | None = None
         try:
             async for message in socket:
@@ -227,6 +234,12 @@ class CoordinatorConnection:
         for order in orders:
             self._on_message(order)
         return wanted
+
+    def _on_misfit(self, number: GenerationNumber, error: RecordError) -> None:
+        """Each new connection brings the same difference again."""
+        if number != self._misfit:
+            log.warning(_MISFIT, number, error)
+        self._misfit = number
 
     def _piece(self, wanted: RecordWanted) -> BaseModel | None:
         """A piece of the record that the hello has named."""

@@ -284,14 +284,20 @@ def _unpacked(text: str) -> bytes:
 class OrderReceiver:
     """What an agent makes of what arrives over one connection: orders, in the order in which the
     coordinator gave them. `record` returns the record of the agent's current generation.
+    `on_misfit` is called when a difference does not make the record, which is fetched then.
 
     An order that follows a Begin may be about that generation. So it waits while the agent fetches
     the record, as if the network had been slow. What waits is lost with the connection. An Exit
     waits for nothing.
     """
 
-    def __init__(self, record: Callable[[], GenerationRecord | None]) -> None:
+    def __init__(
+        self,
+        record: Callable[[], GenerationRecord | None],
+        on_misfit: Callable[[GenerationNumber, RecordError], object] = lambda _number, _error: None,
+    ) -> None:
         self._record = record
+        self._on_misfit = on_misfit
         self._intake: RecordIntake | None = None
         self._held: list[CoordinatorMessage] = []
 
@@ -317,12 +323,20 @@ class OrderReceiver:
         if self._intake is not None and self._intake.number == message.number:
             return [], None
         self._held.clear()
-        record = _record_by_difference(self._record(), message)
+        record = self._by_difference(message)
         if record is not None:
             self._intake = None
             return [Begin(record=record)], None
         self._intake = RecordIntake(message.number, message.checksum)
         return [], self._intake.wanted
+
+    def _by_difference(self, message: BeginDifference) -> GenerationRecord | None:
+        """None: the whole record is needed."""
+        try:
+            return _record_by_difference(self._record(), message)
+        except RecordError as error:
+            self._on_misfit(message.number, error)
+            return None
 
     def _on_piece(self, piece: RecordPiece) -> tuple[list[CoordinatorMessage], RecordWanted | None]:
         """A piece that was asked for may arrive when a newer generation has begun."""
@@ -338,12 +352,10 @@ class OrderReceiver:
 def _record_by_difference(
     own: GenerationRecord | None, message: BeginDifference
 ) -> GenerationRecord | None:
-    """None: the whole record is needed."""
+    """None: the agent lacks the parent, or there is no difference. Raises RecordError."""
     if own is None or message.difference is None or own.number != message.parent:
         return own if own is not None and own.number == message.number else None
-    try:
-        record = apply_difference(own, message.number, message.difference)
-    except RecordError:
-        return None
-    same = checksum_of(record.model_dump_json().encode()) == message.checksum
-    return record if same else None
+    record = apply_difference(own, message.number, message.difference)
+    if checksum_of(record.model_dump_json().encode()) != message.checksum:
+        raise RecordError("it would have another checksum")
+    return record
