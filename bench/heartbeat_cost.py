@@ -20,11 +20,12 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
 
-from bench.harness import Plan, Values, command
+from bench.harness import Goal, Plan, Values, command
 from regroup_trainer.system.heartbeat_line import HEADERS, Beat, Kind
 from tests.support.coordinator_server import BEARER, Setup, serving
 from tests.support.generations import make_hello
@@ -36,12 +37,19 @@ SUBJECTS = ("frames", "answered", "requests", HELLOS)
 BEATS, QUICK_BEATS = 16_384, 400
 """Of all agents together."""
 UNITS = {"heartbeat_us": "us", "connection_us": "us"}
+MOST_US = 20.0
+"""For a frame."""
 
 
 def plan(quick: bool) -> Plan:
     """Three runs; a quick one has a few heartbeats."""
     cases = QUICK_CASES if quick else CASES
-    return Plan("heartbeat_cost", cases, SUBJECTS, UNITS, 1 if quick else 3)
+    return Plan("heartbeat_cost", cases, SUBJECTS, UNITS, 1 if quick else 3, goals=goals)
+
+
+def goals(_case: str, subject: str) -> Mapping[str, Goal]:
+    """What is asked of frames, with an answer or without."""
+    return {"heartbeat_us": Goal(MOST_US)} if subject in ("frames", "answered") else {}
 
 
 def measure(case: str, subject: str) -> Values:

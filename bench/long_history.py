@@ -27,13 +27,13 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from click.testing import CliRunner
 
-from bench.harness import Plan, Values, command
+from bench.harness import Goal, Plan, Values, command
 from regroup_trainer.checkpoint import catalog, commands, history, lineage, publish
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import (
@@ -68,6 +68,7 @@ UNITS = {
     for unit in ("seconds", "cpu", "mb", "opens")
 } | {"broadcast_mb": "MB"}  # fmt: skip
 OPEN_SECONDS = 0.001
+MOST_RESTART_SECONDS = 5.0
 DATA = DataIdentity(
     fingerprint="f" * 64, samples=10**6, seed=0, global_batch_size=1, sequence_length=8
 )
@@ -101,7 +102,12 @@ class Run:
 def plan(quick: bool) -> Plan:
     """Each size once: the table has a row for each thing that is read."""
     sizes = tuple(SIZES)[:1] if quick else tuple(SIZES)
-    return Plan("long_history", sizes, ("regroup",), UNITS, 1)
+    return Plan("long_history", sizes, ("regroup",), UNITS, 1, goals=goals)
+
+
+def goals(_case: str, _subject: str) -> Mapping[str, Goal]:
+    """What is asked of a restart, after a long run too."""
+    return {"restart_seconds": Goal(MOST_RESTART_SECONDS)}
 
 
 def measure(case: str, _subject: str) -> Values:

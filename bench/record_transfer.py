@@ -40,7 +40,7 @@ from regroup_trainer.protocol.record_transfer import (
     apply_difference,
     difference_of,
 )
-from tests.support.large_records import pieces_of, with_a_replacement
+from tests.support.large_records import pieces_of, with_replacements
 
 REPORT, RANKS = "report", 8
 CASES = (REPORT, "128x8", "1024x8", "4096x8", "10000x8")
@@ -66,7 +66,7 @@ def measure(case: str, _subject: str) -> Values:
     if case == REPORT:
         return of_report()
     workers, ranks = map(int, case.split("x"))
-    return of_record(*with_a_replacement(workers, ranks))
+    return of_record(*with_replacements(workers, ranks))
 
 
 def of_record(parent: GenerationRecord, record: GenerationRecord) -> Values:

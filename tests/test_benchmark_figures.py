@@ -9,9 +9,12 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+from bench import coordinator_core, heartbeat_cost, long_history
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIRST, LIMITS = "docs/concepts/benchmarks.md", "README.md", "docs/tasks/limits.md"
@@ -107,6 +110,16 @@ def test_the_page_dates_each_file() -> None:
         (f"`{name}`", one["date"][:10], one["versions"].get("regroup", "not recorded"))
         for name, one in sorted(recorded.items())
     ]
+
+
+@pytest.mark.parametrize("bench", [coordinator_core, heartbeat_cost, long_history])
+def test_a_file_of_results_has_the_verdicts_of_today_s_goals(bench: ModuleType) -> None:
+    plan = bench.plan(quick=False)
+    for row in results(plan.name)["rows"]:
+        goal = plan.goals(row["case"], row["subject"]).get(row["metric"])
+        runs = [row["min"]] * (row["runs"] - 1) + [row["max"]]
+        expected = (str(goal), goal.verdict(runs, plan.runs)) if goal else ("", "")
+        assert (row["goal"], row["verdict"]) == expected
 
 
 def most(metric: str, *subjects: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.record_transfer import QUICK_CASES, UNITS, applied, begin, measure, unpacked
-from tests.support.large_records import pieces_of, with_a_replacement
+from tests.support.large_records import pieces_of, with_replacements
 
 
 def test_each_figure_of_the_table_is_measured() -> None:
@@ -13,6 +13,6 @@ def test_each_figure_of_the_table_is_measured() -> None:
 
 
 def test_both_ways_lead_to_the_record() -> None:
-    parent, record = with_a_replacement(20, 2)
+    parent, record = with_replacements(20, 2)
     assert applied(parent, begin(parent, record)) == record
     assert unpacked(record.number, list(pieces_of(record))) == record

@@ -70,7 +70,7 @@ class StubCoordinator:
             elif isinstance(parsed, RecordWanted):
                 piece = self.records.piece(parsed)
                 assert piece is not None
-                await self.send(piece)
+                await socket.send_str(piece.decode())
         return socket
 
     async def _heartbeats(self, request: web.Request) -> web.StreamResponse:

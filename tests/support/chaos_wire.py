@@ -100,7 +100,8 @@ class WireJob(Job):
             assert isinstance(connection.up, Upstream)
             for wanted in connection.up.asked:
                 if (piece := server.known.piece(wanted)) is not None:
-                    connection.down.send(_over_wire(piece), self.now, self.random)
+                    message = sent_message.validate_json(piece)
+                    connection.down.send(message, self.now, self.random)
             connection.up.asked.clear()
 
     def _take_piece(

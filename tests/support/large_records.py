@@ -53,10 +53,12 @@ def pieces_of(record: GenerationRecord) -> Iterator[RecordPiece]:
         position += 1
 
 
-def with_a_replacement(workers: int, ranks: int) -> tuple[GenerationRecord, GenerationRecord]:
-    """Two generations of a sharded job, between which one worker was lost and another came."""
+def with_replacements(
+    workers: int, ranks: int, replaced: int = 1
+) -> tuple[GenerationRecord, GenerationRecord]:
+    """Two generations of a sharded job, between which so many workers were lost and others came."""
     members = [make_member(n, ranks) for n in range(workers)]
     places = tuple(place.endpoint for place in (*members[1:], members[0]) for _ in range(ranks))
-    lost, joined = min(17, workers - 1), make_member(workers, ranks)
-    after = [*members[:lost], *members[lost + 1 :], joined]
+    lost, joined = min(17, workers - 1), [make_member(workers + n, ranks) for n in range(replaced)]
+    after = [*members[:lost], *members[lost + replaced :], *joined]
     return make_large(1, members, places), make_large(2, after, places)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel
-
 from regroup_trainer.coordinator.effects import Effect, Send
 from regroup_trainer.coordinator.serving.known_records import KnownRecords
 from regroup_trainer.protocol.agent_messages import (
@@ -109,10 +107,9 @@ class WireJob(Job):
         if agent is None or not agent.alive or not agent.connected:
             return
         sent = self.known.begin(message.record) if isinstance(message, Begin) else message
-        self._transmit(agent, sent)
+        self._transmit(agent, sent.model_dump_json().encode())
 
-    def _transmit(self, agent: SimulatedAgent, sent: BaseModel) -> None:
-        text = sent.model_dump_json()
+    def _transmit(self, agent: SimulatedAgent, text: bytes) -> None:
         self.traffic.to_agents += len(text)
         agent.undelivered.append(sent_message.validate_json(text))  # type: ignore[arg-type]
         self._deliver_all(agent)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe import coordinator_answer
 from regroup_operator.observe.coordinator_answer import MOST_BYTES, most_bytes, read_answer
@@ -185,14 +186,18 @@ def test_what_is_no_status_is_refused(data: bytes) -> None:
         read_answer(data, 1)
 
 
-def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not() -> None:
+@pytest.mark.parametrize("workers", [DEFAULT_MAX_WORKERS, 10_000])
+def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not(
+    workers: int,
+) -> None:
+    """No installation allows more than the first of these numbers. The bound has room for more."""
     member = {"member": "m" * 36, "index": 1, "pod": "p" * 57, "node": "n" * 63, "rank": 1}
-    members = [{**member, "step": 2**53 - 1, "lost": "no contact for 3 s"}] * 4096
+    members = [{**member, "step": 2**53 - 1, "lost": "no contact for 3 s"}] * workers
     answer = changed(("members",), members)
     assert 256 * 1024 < len(answer) < MOST_BYTES
-    assert len(read_answer(answer, 1).members) == 4096
+    assert len(read_answer(answer, 1, workers).members) == workers
     with pytest.raises(ValueError, match="more than 4194304 bytes"):
-        read_answer(answer + b" " * MOST_BYTES, 1)
+        read_answer(answer + b" " * MOST_BYTES, 1, workers)
 
 
 @pytest.mark.parametrize("workers", [1, 4096])

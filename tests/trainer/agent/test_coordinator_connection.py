@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Self, cast
 
@@ -14,11 +15,17 @@ from aiohttp.test_utils import TestServer
 from regroup_trainer.agent import coordinator_connection
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, longest_pause
 from regroup_trainer.protocol.agent_messages import Leaving, Reports, ShortHello, agent_message
-from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.coordinator_messages import (
+    BeginDifference,
+    CoordinatorMessage,
+    Refused,
+    Welcome,
+)
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RecordWanted
 from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.rank_messages import Finished
-from tests.support.generations import make_hello
+from regroup_trainer.protocol.record_transfer import difference_of
+from tests.support.generations import make_generation, make_hello
 from tests.support.waiting import wait_until
 
 NUMBER = GenerationNumber(1, 1)
@@ -70,7 +77,9 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
+async def connected(
+    peer: Peer, record: GenerationRecord | None = None
+) -> AsyncIterator[CoordinatorConnection]:
     """A connection to the peer that keeps itself up."""
     app = web.Application()
     app.router.add_get("/v1/agent", peer.serve)
@@ -78,7 +87,11 @@ async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
     await server.start_server()
     reported: list[CoordinatorMessage] = []
     connection = CoordinatorConnection(
-        f"http://{server.host}:{server.port}/", "token", 1, make_hello, reported.append
+        f"http://{server.host}:{server.port}/",
+        "token",
+        1,
+        lambda: make_hello(record=record),
+        reported.append,
     )
     running = asyncio.create_task(connection.run())
     try:
@@ -94,8 +107,20 @@ async def test_a_connection_to_a_coordinator_that_is_gone_is_closed_at_once() ->
     peer = Peer(Welcome(term=1), Welcome(term=2))
     async with connected(peer) as connection:
         await peer.until(lambda: len(peer.received) == 1 and connection.welcomed)
-        connection.reconnect()
+        connection.on_lost(time.monotonic())
         await peer.until(lambda: len(peer.received) == 2 and connection.welcomed)
+
+
+async def test_a_late_answer_to_a_heartbeat_from_before_the_hello_closes_no_connection() -> None:
+    """The coordinator did not know the member then, and welcomed it meanwhile."""
+    peer, before = Peer(Welcome(term=1)), time.monotonic()
+    async with connected(peer) as connection:
+        await peer.until(lambda: connection.welcomed)
+        connection.on_lost(before)
+        connection.send(FINISHED)
+        await peer.until(lambda: len(peer.received[0]) == 2)
+        assert connection.welcomed
+    assert len(peer.received) == 1
 
 
 async def test_an_agent_follows_its_coordinator_to_a_new_address() -> None:
@@ -161,6 +186,33 @@ async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
     assert reported.startswith(
         "cannot connect to the coordinator at http://127.0.0.1:9/v1/agent: Connection refused"
     )
+
+
+async def test_a_difference_that_does_not_make_the_record_is_logged_once_for_a_generation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, *later = [make_generation(1, n) for n in (1, 2, 3)]
+    begins = [
+        BeginDifference(
+            number=record.number,
+            checksum="odd",
+            parent=first.number,
+            difference=difference_of(first, record),
+        )
+        for record in later
+    ]
+    peer = Peer(begins[0], begins[0], begins[1], then=lambda count: count > 3)
+    async with connected(peer, first):
+        await peer.until(lambda: [len(received) for received in peer.received] == [2, 2, 2, 2])
+    asked = [RecordWanted(number=record.number) for record in later]
+    assert [received[1] for received in peer.received] == [asked[0], asked[0], asked[1], asked[1]]
+    (line, other) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "the record of generation 1.2 cannot be made of the one before (it would have another "
+        "checksum): fetching all of it. In a large job that takes seconds, and each worker that "
+        "finds this does so. Run agents and coordinator from one release"
+    )
+    assert "generation 1.3" in other
 
 
 async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave() -> None:

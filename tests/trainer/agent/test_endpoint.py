@@ -160,10 +160,8 @@ async def test_a_token_that_is_no_text_is_a_wrong_one(
 
 
 async def test_heartbeats_follow_the_coordinator(endpoint: Endpoint) -> None:
-    unknown: list[bool] = []
-    heartbeat = Heartbeat(
-        "http://127.0.0.1:9", TOKEN, "uid-0", 0, 0.02, lambda: unknown.append(True)
-    )
+    unknown: list[float] = []
+    heartbeat = Heartbeat("http://127.0.0.1:9", TOKEN, "uid-0", 0, 0.02, unknown.append)
     heartbeat.start()
     heartbeat.url = endpoint.url  # which answers 404: it is no coordinator
     await asyncio.to_thread(wait_until, "an answer from the new address", lambda: unknown)

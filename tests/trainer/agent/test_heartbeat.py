@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from queue import Queue
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def heartbeat() -> Iterator[Heartbeat]:
-    heartbeat = Heartbeat("http://127.0.0.1:9", "token", "uid-0", 0, 0.02, lambda: None)
+    heartbeat = Heartbeat("http://127.0.0.1:9", "token", "uid-0", 0, 0.02, lambda _at: None)
     yield heartbeat
     heartbeat.stop()
     heartbeat.join(5)
@@ -162,14 +163,14 @@ def test_connections_that_are_closed_at_once_are_not_made_anew_without_a_pause(
 
 
 def test_a_coordinator_that_does_not_know_the_member_has_answered(heartbeat: Heartbeat) -> None:
-    unknown = threading.Event()
-    heartbeat._on_lost = unknown.set
+    lost: Queue[float] = Queue()
+    heartbeat._on_lost = lost.put
     heartbeat.seconds = 600.0
     with FrameServer() as server:
         server.answer = Kind.UNKNOWN
         heartbeat.url = server.url
         heartbeat.start()
-        assert unknown.wait(60)
+        assert lost.get(timeout=60) == server.frames[0].stamp / 1e9, "when it was sent"
         assert heartbeat.unanswered_seconds() == 0.0
         stop(heartbeat)
 
@@ -178,8 +179,8 @@ def test_a_coordinator_that_hangs_is_given_up_after_a_while(
     heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_module, "STALL_SECONDS", 1.5)
-    given_up = threading.Event()
-    heartbeat._on_lost = given_up.set
+    given_up: Queue[float] = Queue()
+    heartbeat._on_lost = given_up.put
     with FrameServer() as server:
         heartbeat.url = server.url
         heartbeat.start()
@@ -187,7 +188,8 @@ def test_a_coordinator_that_hangs_is_given_up_after_a_while(
         server.answers = False
         wait_until("time without an answer", lambda: heartbeat.unanswered_seconds() >= 1.0)
         assert len(server.requests) == 1, "it may only stand still"
-        assert given_up.wait(60)
+        asked = max(frame.stamp for frame in server.frames if frame.wants_answer) / 1e9
+        assert given_up.get(timeout=60) >= asked + 1.5, "of now: none answers since"
         wait_until("a new connection", lambda: len(server.requests) == 2)
         stop(heartbeat)
 

@@ -128,7 +128,7 @@ class Agent:
             environment.member,
             environment.index,
             HEARTBEAT_SECONDS,
-            on_lost=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
+            on_lost=lambda at: loop.call_soon_threadsafe(self._connection.on_lost, at),
         )
         self._sockets: RankSockets | None = None
         self._snapshots: AgentSnapshots | None = None

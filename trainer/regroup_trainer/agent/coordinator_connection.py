@@ -22,7 +22,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     sent_message,
 )
-from regroup_trainer.protocol.generation import RecordWanted
+from regroup_trainer.protocol.generation import GenerationNumber, RecordWanted
 from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
 from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
 from regroup_trainer.system.backoff import Patience, retry_seconds
@@ -44,6 +44,11 @@ PING_SECONDS = 8.0
 """Between pings. A connection over which none is answered within half of it counts as broken. That
 the coordinator itself is gone, heartbeats show sooner.
 """
+_MISFIT = (
+    "the record of generation %s cannot be made of the one before (%s): fetching all of it. In a "
+    "large job that takes seconds, and each worker that finds this does so. Run agents and "
+    "coordinator from one release"
+)
 log = logging.getLogger(__name__)
 
 
@@ -87,8 +92,12 @@ class CoordinatorConnection:
         """Why the last attempt to connect failed."""
         self._pieces: RecordPieces | None = None
         """Of the record that a coordinator has asked for last."""
+        self._misfit: GenerationNumber | None = None
+        """The generation whose difference has been logged."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
+        self._welcomed_at = 0.0
+        """Monotonic time of the last answer to a hello."""
         self.term: int | None = None
         """Of the coordinator that last answered a hello."""
 
@@ -115,10 +124,17 @@ class CoordinatorConnection:
         if self.url != url.rstrip("/"):
             log.info("the coordinator is at %s now", url)
             self.url = url.rstrip("/")
-            self.reconnect()
+            self._reconnect()
 
-    def reconnect(self) -> None:
-        """Close a connection to a coordinator that is gone: a new one does not know this member."""
+    def on_lost(self, shown_at: float) -> None:
+        """The coordinator of this monotonic time did not know this member, or was gone. A hello
+        that was answered later has made the member known: heartbeats from before it are answered
+        after it, where hellos wait for a record.
+        """
+        if shown_at > self._welcomed_at:
+            self._reconnect()
+
+    def _reconnect(self) -> None:
         if self.welcomed and self._socket is not None:
             self._closing = asyncio.ensure_future(self._socket.close())
 
@@ -189,7 +205,7 @@ class CoordinatorConnection:
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_str(self._hello().shortened().model_dump_json())
-        receiver = OrderReceiver(lambda: self._hello().record)
+        receiver = OrderReceiver(lambda: self._hello().record, self._on_misfit)
         sending: asyncio.Task[None] | None = None
         try:
             async for message in socket:
@@ -201,6 +217,7 @@ class CoordinatorConnection:
                     return
                 if isinstance(parsed, Welcome) and sending is None:
                     self.welcomed, self.term = True, parsed.term
+                    self._welcomed_at = time.monotonic()
                     sending = asyncio.create_task(self._flush(socket))
                 if (answer := self._handle(receiver, parsed)) is not None:
                     await socket.send_str(answer.model_dump_json())
@@ -217,6 +234,12 @@ class CoordinatorConnection:
         for order in orders:
             self._on_message(order)
         return wanted
+
+    def _on_misfit(self, number: GenerationNumber, error: RecordError) -> None:
+        """Each new connection brings the same difference again."""
+        if number != self._misfit:
+            log.warning(_MISFIT, number, error)
+        self._misfit = number
 
     def _piece(self, wanted: RecordWanted) -> BaseModel | None:
         """A piece of the record that the hello has named."""

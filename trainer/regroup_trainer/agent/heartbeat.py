@@ -49,8 +49,9 @@ class Heartbeat(threading.Thread):
     A heartbeat says how late this thread got its turn, in seconds: on an overloaded machine the
     next one may be later still.
 
-    `on_lost` is called in this thread when a coordinator does not know the member, or has not
-    answered for so long that the connection is given up.
+    `on_lost` is called in this thread when a coordinator does not know the member, with the
+    monotonic time of the heartbeat that it answered; or when it has not answered for so long that
+    the connection is given up, with the present time.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Heartbeat(threading.Thread):
         member: str,
         index: int,
         seconds: float,
-        on_lost: Callable[[], object],
+        on_lost: Callable[[float], object],
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._url = self._connected_to = url
@@ -192,7 +193,7 @@ class Heartbeat(threading.Thread):
         answer = self._exchange(self._connection, "POST", path, {"Content-Length": "0"})
         self._on_answer()
         if answer.status == http.HTTPStatus.NOT_FOUND:
-            self._on_lost()
+            self._on_lost(self._asked_at)
 
     def _exchange(
         self,
@@ -226,7 +227,7 @@ class Heartbeat(threading.Thread):
     def _require_answer(self, now: float) -> None:
         seconds = max(STALL_SECONDS, self._answer_seconds * self._patience.factor)
         if self._awaits_answer and now - self._asked_at >= seconds:
-            self._on_lost()
+            self._on_lost(now)
             raise TimeoutError("no answer to a heartbeat")
 
     def _await(self, due: float, woken: socket.socket) -> float:
@@ -261,6 +262,7 @@ class Heartbeat(threading.Thread):
             self._disconnect()
             return False
         self._on_answer()
-        if any(answer.kind is Kind.UNKNOWN for answer in answers):
-            self._on_lost()
+        unknown = [answer.stamp for answer in answers if answer.kind is Kind.UNKNOWN]
+        if unknown:
+            self._on_lost(max(unknown) / 1e9)
         return True

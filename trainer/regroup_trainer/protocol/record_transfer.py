@@ -43,7 +43,7 @@ from regroup_trainer.protocol.generation import (
 RECORD_BYTES: Final = 16 * 1024 * 1024
 """Of the JSON of the largest record: ten thousand workers need a quarter of it."""
 DIFFERENCE_BYTES: Final = 32 * 1024
-"""A larger difference is not sent: agents ask for the whole record, in their own time."""
+"""Of a begin whose difference is sent in any case: to ask for the record takes a round trip."""
 MOST_HELD: Final = 1000
 """Orders that wait for a record. A coordinator sends a handful."""
 
@@ -201,15 +201,27 @@ class RecordPieces:
 
     def __init__(self, record: GenerationRecord) -> None:
         self.record = record
+        self._frames: dict[int, bytes] = {}
 
     @cached_property
     def checksum(self) -> str:
         """Of the record."""
         return checksum_of(self._json())
 
+    @property
+    def characters(self) -> int:
+        """Of all pieces."""
+        return len(self._packed)
+
+    def frame(self, position: int) -> bytes | None:
+        """The piece as it is sent. All agents may ask for it, so that it is made once."""
+        if position not in self._frames and (piece := self.piece(position)) is not None:
+            self._frames[position] = piece.model_dump_json().encode()
+        return self._frames.get(position)
+
     def piece(self, position: int) -> RecordPiece | None:
         """The piece at this position; None: there is none."""
-        count = -(-len(self._packed) // PIECE_CHARACTERS)
+        count = -(-self.characters // PIECE_CHARACTERS)
         if not position < count <= MOST_PIECES:
             return None
         text = self._packed[position * PIECE_CHARACTERS : (position + 1) * PIECE_CHARACTERS]
@@ -272,14 +284,20 @@ def _unpacked(text: str) -> bytes:
 class OrderReceiver:
     """What an agent makes of what arrives over one connection: orders, in the order in which the
     coordinator gave them. `record` returns the record of the agent's current generation.
+    `on_misfit` is called when a difference does not make the record, which is fetched then.
 
     An order that follows a Begin may be about that generation. So it waits while the agent fetches
     the record, as if the network had been slow. What waits is lost with the connection. An Exit
     waits for nothing.
     """
 
-    def __init__(self, record: Callable[[], GenerationRecord | None]) -> None:
+    def __init__(
+        self,
+        record: Callable[[], GenerationRecord | None],
+        on_misfit: Callable[[GenerationNumber, RecordError], object] = lambda _number, _error: None,
+    ) -> None:
         self._record = record
+        self._on_misfit = on_misfit
         self._intake: RecordIntake | None = None
         self._held: list[CoordinatorMessage] = []
 
@@ -305,12 +323,20 @@ class OrderReceiver:
         if self._intake is not None and self._intake.number == message.number:
             return [], None
         self._held.clear()
-        record = _record_by_difference(self._record(), message)
+        record = self._by_difference(message)
         if record is not None:
             self._intake = None
             return [Begin(record=record)], None
         self._intake = RecordIntake(message.number, message.checksum)
         return [], self._intake.wanted
+
+    def _by_difference(self, message: BeginDifference) -> GenerationRecord | None:
+        """None: the whole record is needed."""
+        try:
+            return _record_by_difference(self._record(), message)
+        except RecordError as error:
+            self._on_misfit(message.number, error)
+            return None
 
     def _on_piece(self, piece: RecordPiece) -> tuple[list[CoordinatorMessage], RecordWanted | None]:
         """A piece that was asked for may arrive when a newer generation has begun."""
@@ -326,12 +352,10 @@ class OrderReceiver:
 def _record_by_difference(
     own: GenerationRecord | None, message: BeginDifference
 ) -> GenerationRecord | None:
-    """None: the whole record is needed."""
+    """None: the agent lacks the parent, or there is no difference. Raises RecordError."""
     if own is None or message.difference is None or own.number != message.parent:
         return own if own is not None and own.number == message.number else None
-    try:
-        record = apply_difference(own, message.number, message.difference)
-    except RecordError:
-        return None
-    same = checksum_of(record.model_dump_json().encode()) == message.checksum
-    return record if same else None
+    record = apply_difference(own, message.number, message.difference)
+    if checksum_of(record.model_dump_json().encode()) != message.checksum:
+        raise RecordError("it would have another checksum")
+    return record

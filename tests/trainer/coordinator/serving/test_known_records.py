@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from regroup_trainer.coordinator.serving import known_records
+from regroup_trainer.coordinator.serving.arrivals import Arrivals
 from regroup_trainer.coordinator.serving.known_records import MOST_KEPT, KnownRecords
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, Reports
-from regroup_trainer.protocol.coordinator_messages import LeaveGeneration, SnapshotComplete
+from regroup_trainer.protocol.coordinator_messages import (
+    Begin,
+    LeaveGeneration,
+    SnapshotComplete,
+    sent_message,
+)
 from regroup_trainer.protocol.generation import (
     GenerationNumber,
     RecordWanted,
@@ -14,10 +21,10 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.message import FRAME_BYTES, Message
 from regroup_trainer.protocol.rank_messages import Parked, Progress, Restored, Retained
-from regroup_trainer.protocol.record_transfer import DIFFERENCE_BYTES
+from regroup_trainer.protocol.record_transfer import DIFFERENCE_BYTES, OrderReceiver
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_generation
-from tests.support.large_records import make_large, make_member, pieces_of, with_a_replacement
+from tests.support.large_records import make_large, make_member, pieces_of, with_replacements
 from tests.support.record_wire import Traffic, WireJob
 
 MEGABYTE = 1_000_000
@@ -74,7 +81,7 @@ def sizes_of(*messages: Message | None) -> int:
 
 def bytes_of_recovery(workers: int, ranks: int) -> int:
     """All bytes of the messages of a recovery of a sharded job of which one worker is lost."""
-    before, after = with_a_replacement(workers, ranks)
+    before, after = with_replacements(workers, ranks)
     known, number, shards = KnownRecords(), after.number, workers * ranks
     known.begin(before)
     kept = [Retained(step=99_999, shard=rank, shards=shards) for rank in range(ranks)]
@@ -101,6 +108,35 @@ def bytes_of_recovery(workers: int, ranks: int) -> int:
 @pytest.mark.parametrize(("workers", "megabytes"), [(1024, 5), (4096, 20)])
 def test_the_recovery_of_a_large_job_is_a_few_megabytes(workers: int, megabytes: int) -> None:
     assert bytes_of_recovery(workers, 8) < megabytes * MEGABYTE
+
+
+def fetched(arrivals: Arrivals, receiver: OrderReceiver, begin: bytes) -> tuple[Begin, int]:
+    """What an agent makes of a begin, and the bytes of the pieces that it asks for."""
+    orders, wanted = receiver.receive(sent_message.validate_json(begin))
+    asked = 0
+    while wanted is not None:
+        frame = arrivals.piece(wanted)
+        assert frame is not None
+        assert arrivals.piece(wanted) is frame, "it is serialised once"
+        asked += len(frame)
+        orders, wanted = receiver.receive(sent_message.validate_json(frame))
+    (order,) = orders
+    assert isinstance(order, Begin)
+    return order, asked
+
+
+def test_where_many_are_replaced_only_the_new_ones_fetch_the_record() -> None:
+    workers, replaced = 4096, 170
+    before, after = with_replacements(workers, 8, replaced)
+    arrivals, order = Arrivals(lambda: None), Begin(record=after)
+    arrivals.frame_of(Begin(record=before))
+    begin = arrivals.frame_of(order)
+    assert len(begin) > DIFFERENCE_BYTES
+    assert fetched(arrivals, OrderReceiver(lambda: before), begin) == (order, 0)
+    got, of_record = fetched(arrivals, OrderReceiver(lambda: None), begin)
+    assert got == order
+    assert len(begin) < of_record
+    assert workers * len(begin) + replaced * of_record < workers * of_record / 2
 
 
 # --- the records of a coordinator -----------------------------------------------------------------
@@ -142,7 +178,7 @@ def test_few_records_are_kept_and_the_current_one_in_any_case() -> None:
     assert known.piece(RecordWanted(number=GenerationNumber(1, 1))) is None
 
 
-def test_a_large_difference_is_left_out() -> None:
+def test_a_difference_that_is_larger_than_the_record_is_left_out() -> None:
     """All workers are others: agents ask for the record when they can take it."""
     known = KnownRecords()
     known.begin(make_large(1, [make_member(n) for n in range(500)]))
@@ -150,4 +186,13 @@ def test_a_large_difference_is_left_out() -> None:
     assert (begin.parent, begin.difference) == (None, None)
     begin = known.begin(make_large(3, [make_member(1000 + n) for n in range(400)]))
     assert begin.difference is not None
-    assert sizes_of(begin) < DIFFERENCE_BYTES + 1024 < FRAME_BYTES
+    assert sizes_of(begin) < DIFFERENCE_BYTES < FRAME_BYTES
+
+
+def test_a_difference_that_fits_no_message_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = with_replacements(4096, 1, 200)
+    for most, is_sent in ((FRAME_BYTES, True), (DIFFERENCE_BYTES + 1024, False)):
+        monkeypatch.setattr(known_records, "FRAME_BYTES", most)
+        known = KnownRecords()
+        known.begin(before)
+        assert (known.begin(after).difference is not None) is is_sent

@@ -59,7 +59,7 @@ class StubAgent:
             self.name,
             index,
             HEARTBEAT_SECONDS,
-            on_lost=lambda: loop.call_soon_threadsafe(self.connection.reconnect),
+            on_lost=lambda at: loop.call_soon_threadsafe(self.connection.on_lost, at),
         )
         self.heartbeat.is_warm = True
 

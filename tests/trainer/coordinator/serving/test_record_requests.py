@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -270,6 +271,18 @@ async def test_a_piece_that_is_not_there_is_not_sent_and_the_connection_stays(
         piece = await agent.receive()
         assert isinstance(piece, RecordPiece)
         assert piece.piece == 1
+
+
+async def test_an_agent_that_asks_for_a_record_lives(tmp_path: Path) -> None:
+    async with serving(tmp_path, **PATIENT) as setup:
+        agent, members = Odd(setup, 0, RECORD), setup.core.state.members
+        await agent.connect()
+        await agent.answer()
+        long_ago = time.monotonic() - 60.0
+        members.on_seen(members["uid-0"], long_ago)
+        await agent.send(RecordWanted(number=RECORD.number))
+        assert isinstance(await agent.receive(), RecordPiece)
+        assert members["uid-0"].last_seen > long_ago
 
 
 async def test_a_second_hello_of_an_unknown_generation_closes_the_connection(

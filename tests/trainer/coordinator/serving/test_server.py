@@ -546,7 +546,7 @@ async def test_names_that_nobody_knows_do_not_fill_the_memory(setup: Setup) -> N
 
 async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup: Setup) -> None:
     unknown = threading.Event()
-    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0, 0.05, unknown.set)
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0, 0.05, lambda _at: unknown.set())
     heartbeat.start()
     importing = setup.core.state.importing
     await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
@@ -575,7 +575,7 @@ async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup
 
 
 async def test_an_agent_is_in_contact_as_soon_as_it_starts(setup: Setup) -> None:
-    heartbeat = Heartbeat(setup.url, TOKEN, "uid/0", 0, 60.0, lambda: None)
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid/0", 0, 60.0, lambda _at: None)
     heartbeat.start()
     importing = setup.core.state.importing
     await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)

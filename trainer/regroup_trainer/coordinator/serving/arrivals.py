@@ -112,8 +112,7 @@ class Arrivals:
 
     def piece(self, wanted: RecordWanted) -> bytes | None:
         """The answer to an agent, as a frame; None: there is none."""
-        piece = self._records.piece(wanted)
-        return piece.model_dump_json().encode() if piece is not None else None
+        return self._records.piece(wanted)
 
     async def _whole(self, short: ShortHello, socket: web.WebSocketResponse) -> Hello | None:
         """The hello with its record. None: the agent has another connection now, or did not send

@@ -6,9 +6,9 @@ from regroup_trainer.protocol.coordinator_messages import BeginDifference
 from regroup_trainer.protocol.generation import (
     GenerationNumber,
     GenerationRecord,
-    RecordPiece,
     RecordWanted,
 )
+from regroup_trainer.protocol.message import FRAME_BYTES
 from regroup_trainer.protocol.record_transfer import (
     DIFFERENCE_BYTES,
     RecordPieces,
@@ -46,7 +46,7 @@ class KnownRecords:
         pieces = self._kept.get(record.number) or RecordPieces(record)
         begin = BeginDifference(number=record.number, checksum=pieces.checksum)
         if (parent := self._parent_of(record)) is not None:
-            begin = _with_difference(begin, parent, record)
+            begin = _with_difference(begin, parent, pieces)
         self._kept[record.number], self._current = pieces, begin
         self.add(record)
         return begin
@@ -59,16 +59,20 @@ class KnownRecords:
             return self.get(sent)
         return self.get(max(older)) if older else None
 
-    def piece(self, wanted: RecordWanted) -> RecordPiece | None:
-        """The answer to an agent; None: there is none, since newer generations have begun."""
+    def piece(self, wanted: RecordWanted) -> bytes | None:
+        """The answer to an agent, as a frame; None: there is none, since newer generations have
+        begun.
+        """
         kept = self._kept.get(wanted.number)
-        return kept.piece(wanted.piece) if kept else None
+        return kept.frame(wanted.piece) if kept else None
 
 
 def _with_difference(
-    whole: BeginDifference, parent: GenerationRecord, record: GenerationRecord
+    whole: BeginDifference, parent: GenerationRecord, pieces: RecordPieces
 ) -> BeginDifference:
-    difference = difference_of(parent, record)
-    if len(difference.model_dump_json()) > DIFFERENCE_BYTES:
-        return whole
-    return whole.model_copy(update={"parent": parent.number, "difference": difference})
+    """Without the difference, where an agent reads less if it asks for the whole record."""
+    difference = difference_of(parent, pieces.record)
+    begin = whole.model_copy(update={"parent": parent.number, "difference": difference})
+    size = len(begin.model_dump_json().encode())
+    is_sent = size <= DIFFERENCE_BYTES or size < min(pieces.characters, FRAME_BYTES)
+    return begin if is_sent else whole

@@ -366,7 +366,8 @@ class Server:
             connection.abort()
 
     def _on_message(self, message: BaseModel, connection: AgentConnection) -> None:
-        if isinstance(message, RecordWanted):
+        if isinstance(message, RecordWanted):  # of no concern to decisions, but a sign of life
+            self._core.on_heartbeat(connection.name, time.monotonic())
             if (piece := self._arrivals.piece(message)) is not None:
                 self._write(connection, piece)
             return
