@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from regroup_operator.api import names
@@ -18,6 +18,10 @@ from regroup_operator.observe.observed import JobObject, Pod
 
 PAGE_PAUSE_SECONDS = 0.05
 """After a whole page of pods, which keeps the process busy for half as long: rounds go on."""
+MOST_ENTRIES = 10_000
+"""Of the lists of a pod that are looked through: as many as a spec has values. A pod that somebody
+makes may have ten times as many, which would take 0.1 s of the thread of all each time.
+"""
 _OVERHEAD_BYTES = 512
 
 
@@ -33,7 +37,11 @@ SeenPod = Seen[OwnedPod]
 
 
 def keep_pod(document: Object) -> tuple[OwnedPod, int]:
-    """What memory keeps of a pod, and about how many bytes it takes."""
+    """What memory keeps of a pod, and about how many bytes it takes. Raises ValueError for a pod
+    with more than MOST_ENTRIES.
+    """
+    if any(entries > MOST_ENTRIES for entries in _lengths(document)):
+        raise ValueError(f"it has more than {MOST_ENTRIES} entries in a list")
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))
@@ -44,6 +52,17 @@ def keep_pod(document: Object) -> tuple[OwnedPod, int]:
 
 
 _values_of = operator.attrgetter(*(field.name for field in fields(Pod)))
+
+
+def _lengths(document: Object) -> Iterator[int]:
+    """How many entries the lists have that are looked through."""
+    spec, status = document["spec"], document.get("status", {})
+    yield len(document["metadata"].get("ownerReferences") or ())
+    for field in ("volumes", "initContainers", "containers"):
+        yield len(spec.get(field) or ())
+    for field in ("conditions", "initContainerStatuses", "containerStatuses"):
+        yield len(status.get(field) or ())
+    yield max((len(each.get("env") or ()) for each in spec["containers"]), default=0)
 
 
 def is_loss(change: Change[OwnedPod]) -> bool:

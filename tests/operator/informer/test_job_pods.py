@@ -11,7 +11,13 @@ import pytest
 
 from regroup_operator.api import names
 from regroup_operator.errors import ClusterError
-from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
+from regroup_operator.informer.job_pods import (
+    MOST_ENTRIES,
+    JobPods,
+    SeenPod,
+    is_loss,
+    keep_pod,
+)
 from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.bounded_json import decode
 from regroup_operator.observe.kubernetes_objects import read_pod
@@ -56,6 +62,35 @@ def test_a_pod_that_is_too_large_to_keep_makes_the_api_server_asked() -> None:
     assert pods.of(job) is None
     pods.note_list(job.key, [pods.read(make_pod(job, version=11))], "12")
     assert len(pods.of(job) or ()) == 1
+
+
+def _with_entries(part: str, field: str, count: int) -> Json:
+    pod = make_pod(make_valid_job())
+    of = {"main": pod["spec"]["containers"][0]}.get(part) or pod.setdefault(part, {})
+    kept = of.get(field, [])
+    filled = [{"name": f"n{each}", "type": f"t{each}"} for each in range(count - len(kept))]
+    of[field] = [*kept, *filled]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ("spec", "volumes"),
+        ("spec", "containers"),
+        ("spec", "initContainers"),
+        ("main", "env"),
+        ("status", "conditions"),
+        ("status", "containerStatuses"),
+        ("status", "initContainerStatuses"),
+    ],
+)
+def test_a_pod_with_more_entries_than_a_spec_has_values_is_not_looked_through(
+    part: str, field: str
+) -> None:
+    keep_pod(_with_entries(part, field, MOST_ENTRIES))
+    seen = make_pod_watch().read(_with_entries(part, field, MOST_ENTRIES + 1))
+    assert (seen.key, seen.value) == (("team", "gpt-w0-1"), None)
 
 
 @pytest.mark.parametrize("text", ["ab", "\U0001f600"])
