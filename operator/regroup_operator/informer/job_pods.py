@@ -82,19 +82,31 @@ class JobPods:
     def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
         self._watches = watches
         self._complete: set[str | None] = set()
-        """Of these watches memory has all pods that a former leader has made."""
+        """Of these watches memory has all pods that a former leader has made and could be read."""
+        self._doubtful: set[str] = set()
+        """Names of the jobs whose pods the others may be."""
 
     def trust(self) -> None:
         """Count on the lists of the watches: nobody has led since before they began."""
-        self._complete.update(self._watches)
+        for namespace in self._watches:
+            self._take_list(namespace)
 
-    def has_all_of(self, namespace: str) -> bool:
-        """Whether memory has all pods that a former leader has made in this namespace."""
-        return bool(self._complete & {namespace, None})
+    def _take_list(self, namespace: str | None) -> None:
+        """Of a pod that could not be read only the name is known, not whose it is. A leader gives
+        each pod a name that holds its job's, and nobody can change one. So the pod leaves the jobs
+        of this name in doubt, which may be in any namespace, and no others. Each of them lists its
+        own pods before it acts, which ends the doubt or names the pod.
+        """
+        self._doubtful.update(map(names.job_of_pod, self._watches[namespace].left_out))
+        self._complete.add(namespace)
+
+    def has_all_of(self, job: Key) -> bool:
+        """Whether memory has all pods that a former leader has made of a job."""
+        return bool(self._complete & {job[0], None}) and job[1] not in self._doubtful
 
     @property
     def has_all(self) -> bool:
-        """Whether it has those of all namespaces."""
+        """Whether all namespaces were listed."""
         return len(self._complete) == len(self._watches)
 
     async def refresh(self) -> None:
@@ -109,7 +121,7 @@ class JobPods:
                 except ClusterError as error:
                     failed = error
                 else:
-                    self._complete.add(namespace)
+                    self._take_list(namespace)
         if failed is not None:
             raise failed
 
