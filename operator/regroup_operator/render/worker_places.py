@@ -1,4 +1,4 @@
-"""Makes the worker of one place out of that of another: what is rendered of a spec is the same. Pure.
+"""Makes the worker of one place out of that of another, which was rendered. Pure.
 
 A job may make thousands of workers, and rendering one takes up to 30 ms: a spec may have 10,000
 values.

@@ -54,10 +54,11 @@ async def measure(decodings: int) -> Beside:
 async def test_eight_decodings_stop_the_loop_no_longer_than_one_and_take_a_third_of_it() -> None:
     """Eight threads that decoded at once stopped it until nearly all had ended."""
     alone = least_cpu_seconds(lambda: decode(LARGE), enough=0)
-    for _ in range(TRIES):
-        beside = await measure(8)
+    beside = await measure(8)
+    for _ in range(TRIES - 1):
         if beside.longest_stall < beside.whole / 4:
             break
+        beside = await measure(8)
     assert beside.longest_stall < beside.whole / 4
     assert beside.whole > 0.8 * alone * (8 + 7 * large_answers.REST)
 
