@@ -304,6 +304,37 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "a_group_with_many_keys_delays_another_by_one_key",
             "events_of_a_key_that_rests_become_one_turn_at_the_end_of_its_rest",
         ),
+        "test_executor.py": (
+            "workers_of_a_round_are_rendered_once_and_differ_in_their_place",
+            "others_get_turns_between_the_requests_of_a_batch",
+        ),
+    },
+    "decoding of large answers": {
+        "test_large_answers.py": (
+            "eight_decodings_stop_the_loop_no_longer_than_one_and_take_a_third_of_it",
+            "a_namespace_that_has_many_lets_others_in_between",
+        ),
+        "test_job_pods.py": (
+            "a_pod_with_more_entries_than_a_spec_has_values_is_not_looked_through",
+        ),
+    },
+    "requests to the API server": {
+        "test_api_connection.py": (
+            "a_namespace_whose_writes_are_slow_leaves_connections_to_others",
+            "two_such_namespaces_delay_another_by_one_request",
+            "the_wait_for_a_place_is_no_missing_answer",
+        ),
+        "test_fair_places.py": ("groups_that_wait_take_turns",),
+    },
+    "pods that cannot be read": {
+        "test_job_pods.py": (
+            "a_pod_that_cannot_be_read_leaves_the_jobs_of_its_name_in_doubt_and_no_others",
+            "a_list_that_is_trusted_leaves_the_same_jobs_in_doubt",
+        ),
+        "test_list_watch.py": ("a_consistent_list_shows_all_but_what_cannot_be_read",),
+        "test_object_cache.py": (
+            "what_a_list_of_all_could_not_read_is_not_gone_when_a_late_watch_shows_it",
+        ),
     },
     "pods": {
         "test_hostile_pods_apiserver.py": ("pods_with_deep_managed_fields_end_no_operator",),

@@ -29,9 +29,9 @@ def make_pod(job: Job, name: str = "gpt-w0-1", version: int = 5, **metadata: Any
     return {"metadata": known, "spec": {"containers": [{"name": "trainer", "image": "a"}]}}
 
 
-def make_pod_watch() -> ListWatch[OwnedPod]:
+def make_pod_watch(connection: ApiConnection = NOWHERE) -> ListWatch[OwnedPod]:
     """The list and watch of all pods, which does not run."""
-    collection = Collection(NOWHERE, pods_path(None))
+    collection = Collection(connection, pods_path(None))
     cache: ObjectCache[OwnedPod] = ObjectCache(10**6, MOST_BYTES_OF_ONE)
     return ListWatch(collection, cache, lambda _: None, keep_pod, job_of)
 

@@ -71,6 +71,15 @@ def worker(job: str, index: int, incarnation: int) -> str:
     return f"{job}-w{index}-{incarnation}"
 
 
+_POD_NAME = re.compile(r"(.+)-(?:w[0-9]+-[0-9]+|[cs][0-9]+)")
+
+
+def job_of_pod(name: str) -> str:
+    """The job whose pod would have this name; empty where that of none would."""
+    found = _POD_NAME.fullmatch(name)
+    return found[1] if found else ""
+
+
 def coordinator(job: str, term: int) -> str:
     """Name of a coordinator pod."""
     return f"{job}-c{term}"

@@ -47,6 +47,7 @@ from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod, Servic
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
+from regroup_operator.render.worker_places import at_place
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.message import listed, named, shorten
 
@@ -56,6 +57,9 @@ FIRST_AT_ONCE, MOST_AT_ONCE = 4, 16
 
 LINE_LIMIT = 500
 """Characters of an action in the log."""
+MOST_RENDERED = 16
+"""Jobs of which the last worker is kept as it was rendered: more than have rounds at the same time.
+"""
 AGENTS_AT_ONCE = 64
 """Agents of a job to which its coordinator's address is sent at the same time."""
 
@@ -84,6 +88,8 @@ class Executor:
         """Monotonic time."""
         self._unreached: dict[Key, dict[str, float]] = {}
         """UID of a worker -> since when the coordinator's address cannot be sent to it."""
+        self._workers: dict[Key, tuple[tuple[Job, str, tuple[str, ...]], Object]] = {}
+        """A worker of each job, and what it was rendered of, the newest last."""
 
     def token_sent_seconds(self, key: Key) -> float | None:
         """Seconds since the Secret of a job was last sent; None: never."""
@@ -110,6 +116,7 @@ class Executor:
         """The job is gone."""
         self._tokens_sent.pop(key, None)
         self._unreached.pop(key, None)
+        self._workers.pop(key, None)
         if self.traces is not None:
             self.traces.forget(key)
 
@@ -128,18 +135,29 @@ class Executor:
         """Execute actions at the same time. Returns what is observed after them, with the Service
         that they made, and the actions that failed. Raises any other error once all have ended.
         """
-        results = await asyncio.gather(
-            *(self.execute(action, job, observed) for action in batch), return_exceptions=True
-        )
+        tasks: list[asyncio.Task[Service | Exception | None]] = []
+        async with asyncio.TaskGroup() as group:
+            for action in batch:
+                tasks.append(group.create_task(self._attempt(action, job, observed)))
+                await asyncio.sleep(0)  # writing a large pod as JSON takes milliseconds
         failed: list[tuple[Action, OperatorError]] = []
-        for action, result in zip(batch, results, strict=True):
+        for action, result in zip(batch, (task.result() for task in tasks), strict=True):
             if isinstance(result, OperatorError):
                 failed.append((action, result))
-            elif isinstance(result, BaseException):
+            elif isinstance(result, Exception):
                 raise result
             elif result is not None:
                 observed = replace(observed, service=result)
         return observed, failed
+
+    async def _attempt(
+        self, action: Action, job: AnyJob, observed: Observed
+    ) -> Service | Exception | None:
+        """Execute one action. Returns also what it raises: the others go on."""
+        try:
+            return await self.execute(action, job, observed)
+        except Exception as error:
+            return error
 
     async def execute(self, action: Action, job: AnyJob, observed: Observed) -> Service | None:
         """Execute one action. `job` has the status that was just written. Returns the Service that
@@ -326,8 +344,21 @@ class Executor:
                 return torchrun_workload.store_pod(job, self._settings, term, excluded)
             case CreateWorker(index, incarnation, excluded):
                 address = observed.service.address if observed.service else ""
-                render = _WORKER_PODS[job.launcher]
-                return render(job, self._settings, (index, incarnation), address, excluded)
+                return self._worker((index, incarnation), job, address, tuple(excluded))
+
+    def _worker(
+        self, place: tuple[int, int], job: Job, address: str, excluded: tuple[str, ...]
+    ) -> Object:
+        """A worker. Those of a round differ in their place alone, so one of them is rendered."""
+        of = job, address, excluded
+        known = self._workers.pop(job.key, None)
+        if known is None or known[0] != of:
+            rendered = _WORKER_PODS[job.launcher](job, self._settings, place, address, excluded)
+            known = of, rendered
+        self._workers[job.key] = known
+        if len(self._workers) > MOST_RENDERED:
+            del self._workers[next(iter(self._workers))]
+        return at_place(known[1], job.name, place)
 
     async def _put_desired(self, job: Job, observed: Observed) -> None:
         target = self.target(job, observed.pods)

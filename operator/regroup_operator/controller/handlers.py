@@ -176,7 +176,7 @@ class Operator:
             self._run(election.hold())
         self._tasks += [asyncio.create_task(watch.run()) for watch in watches]
         await self._fill(watches)
-        if led and all(watch.has_listed_all for watch in watches):
+        if led and all(watch.listed.is_set() for watch in watches):
             memory.pods.trust()
         if not led:
             await election.win()

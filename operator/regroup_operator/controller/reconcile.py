@@ -419,7 +419,7 @@ class Reconciler:
             self._looked_at[job.key] = job.uid
             if job.status.observed_generation:
                 self._unconfirmed.add(job.key)
-        if self._memory.pods.has_all_of(job.namespace):
+        if self._memory.pods.has_all_of(job.key):
             self._unconfirmed.discard(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 

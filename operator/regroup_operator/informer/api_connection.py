@@ -8,7 +8,6 @@ times the CPU per request. What comes back holds what tenants wrote, so it is re
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,6 +26,8 @@ from regroup_operator.errors import (
     NotFoundError,
     UnreadableError,
 )
+from regroup_operator.informer.fair_places import FairPlaces
+from regroup_operator.informer.large_answers import LargeAnswers
 from regroup_operator.informer.request_metrics import count_request
 from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_operator.observe.bounded_json import (
@@ -40,10 +41,14 @@ from regroup_trainer.system.connection_errors import why_no_answer
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)
 REQUESTS_AT_ONCE = 32
 """Connections for requests. Each watch has its own: with many namespaces there are more of them."""
+REQUESTS_OF_A_NAMESPACE = REQUESTS_AT_ONCE // 2
+"""The rest is for others, however many requests a namespace leads to and however late the answers
+are.
+"""
 WATCH_GRACE_SECONDS = 30.0
 """How long a watch may stay open after its time. A connection that has died is noticed by then."""
-IN_THREAD_BYTES = 256 * 1024
-"""A larger answer is decoded in a thread, so that other jobs go on meanwhile."""
+INLINE_BYTES = 256 * 1024
+"""A larger answer waits for its turn to be decoded."""
 WHOLE_LINE_BYTES = 256 * 1024
 """Of a longer line of a watch only the head is decoded: decoding one takes up to 0.1 s of a process
 that all tenants share, and each may change large objects in a loop.
@@ -67,6 +72,8 @@ class ApiConnection:
         self._info = login()
         self._session: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._places = FairPlaces(REQUESTS_AT_ONCE, REQUESTS_OF_A_NAMESPACE)
+        self._large = LargeAnswers()
 
     async def __aenter__(self) -> Self:
         self._session = self._open(REQUESTS_AT_ONCE)
@@ -97,21 +104,22 @@ class ApiConnection:
         content: str = JSON,
         accept: str = JSON,
     ) -> Object:
-        """One request, repeated once with fresh credentials after a 401. What lies too deep in the
-        answer is None. Raises ClusterError, UnreadableError for an answer that is too large or no
-        JSON object.
+        """One request, repeated once with fresh credentials after a 401. It waits for a place
+        without limit: its time begins when it is sent. What lies too deep in the answer is None.
+        Raises ClusterError, UnreadableError for an answer that is too large or no JSON object.
         """
         headers = {"Content-Type": content, "Accept": accept}
-        data = None if body is None else json.dumps(body)
-        sent = {"params": query or {}, "data": data, "headers": headers}
-        status, answer = await self._send(method, path, sent)
-        if status == 401:
-            self._log_in_again(method, path)
+        async with self._places.place(_namespace_of(path)):
+            data = None if body is None else json.dumps(body)
+            sent = {"params": query or {}, "data": data, "headers": headers}
             status, answer = await self._send(method, path, sent)
+            if status == 401:
+                self._log_in_again(method, path)
+                status, answer = await self._send(method, path, sent)
         count_request(method, status)
         if status >= 300:
             raise _refused(method, path, status, answer)
-        return await _decoded(method, path, answer)
+        return await self._decoded(method, path, answer)
 
     async def lines(
         self, path: str, query: Mapping[str, str], accept: str, seconds: float
@@ -129,7 +137,7 @@ class ApiConnection:
             if answer.status >= 300:
                 raise _refused("GET", path, answer.status, await _read(answer))
             async for line in split_lines(answer.content.iter_any()):
-                yield await _event(path, line)
+                yield await self._event(path, line)
 
     def _log_in_again(self, method: str, path: str) -> None:
         try:
@@ -142,6 +150,23 @@ class ApiConnection:
         sent = {**sent, **guarded(method, self._guard, TIMEOUT)}
         async with self._answer(self._session, method, path, sent) as answer:
             return answer.status, await _read(answer)
+
+    async def _event(self, path: str, line: bytes) -> Object:
+        if len(line) > WHOLE_LINE_BYTES and (head := decode_head(line)):
+            return {**head, IS_HEAD: True}
+        return await self._decoded("GET", path, line)
+
+    async def _decoded(self, method: str, path: str, data: bytes) -> Object:
+        try:
+            if len(data) > INLINE_BYTES:
+                found = await self._large.decode(_namespace_of(path), data)
+            else:
+                found = decode(data)
+        except UndecodableError as error:
+            raise UnreadableError(method, path, 0, f"cannot read the answer: {error}") from error
+        if not isinstance(found, dict):
+            raise UnreadableError(method, path, 0, "cannot read the answer: it is no object")
+        return found
 
     @asynccontextmanager
     async def _answer(
@@ -192,23 +217,9 @@ async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             rest += last
 
 
-async def _event(path: str, line: bytes) -> Object:
-    if len(line) > WHOLE_LINE_BYTES and (head := decode_head(line)):
-        return {**head, IS_HEAD: True}
-    return await _decoded("GET", path, line)
-
-
-async def _decoded(method: str, path: str, data: bytes) -> Object:
-    try:
-        if len(data) > IN_THREAD_BYTES:
-            found = await asyncio.to_thread(decode, data)
-        else:
-            found = decode(data)
-    except UndecodableError as error:
-        raise UnreadableError(method, path, 0, f"cannot read the answer: {error}") from error
-    if not isinstance(found, dict):
-        raise UnreadableError(method, path, 0, "cannot read the answer: it is no object")
-    return found
+def _namespace_of(path: str) -> str:
+    """Empty for what is of no namespace, or of all."""
+    return path.partition("/namespaces/")[2].partition("/")[0]
 
 
 def _refused(method: str, path: str, status: int, answer: bytes) -> ClusterError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from regroup_operator.api import names
@@ -18,6 +18,10 @@ from regroup_operator.observe.observed import JobObject, Pod
 
 PAGE_PAUSE_SECONDS = 0.05
 """After a whole page of pods, which keeps the process busy for half as long: rounds go on."""
+MOST_ENTRIES = 10_000
+"""Of the lists of a pod that are looked through: as many as a spec has values. A pod that somebody
+makes may have ten times as many, which would take 0.1 s of the thread of all each time.
+"""
 _OVERHEAD_BYTES = 512
 
 
@@ -33,7 +37,11 @@ SeenPod = Seen[OwnedPod]
 
 
 def keep_pod(document: Object) -> tuple[OwnedPod, int]:
-    """What memory keeps of a pod, and about how many bytes it takes."""
+    """What memory keeps of a pod, and about how many bytes it takes. Raises ValueError for a pod
+    with more than MOST_ENTRIES.
+    """
+    if any(entries > MOST_ENTRIES for entries in _lengths(document)):
+        raise ValueError(f"it has more than {MOST_ENTRIES} entries in a list")
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))
@@ -44,6 +52,17 @@ def keep_pod(document: Object) -> tuple[OwnedPod, int]:
 
 
 _values_of = operator.attrgetter(*(field.name for field in fields(Pod)))
+
+
+def _lengths(document: Object) -> Iterator[int]:
+    """How many entries the lists have that are looked through."""
+    spec, status = document["spec"], document.get("status", {})
+    yield len(document["metadata"].get("ownerReferences") or ())
+    for field in ("volumes", "initContainers", "containers"):
+        yield len(spec.get(field) or ())
+    for field in ("conditions", "initContainerStatuses", "containerStatuses"):
+        yield len(status.get(field) or ())
+    yield max((len(each.get("env") or ()) for each in spec["containers"]), default=0)
 
 
 def is_loss(change: Change[OwnedPod]) -> bool:
@@ -63,19 +82,31 @@ class JobPods:
     def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
         self._watches = watches
         self._complete: set[str | None] = set()
-        """Of these watches memory has all pods that a former leader has made."""
+        """Of these watches memory has all pods that a former leader has made and could be read."""
+        self._doubtful: set[str] = set()
+        """Names of the jobs whose pods the others may be."""
 
     def trust(self) -> None:
         """Count on the lists of the watches: nobody has led since before they began."""
-        self._complete.update(self._watches)
+        for namespace in self._watches:
+            self._take_list(namespace)
 
-    def has_all_of(self, namespace: str) -> bool:
-        """Whether memory has all pods that a former leader has made in this namespace."""
-        return bool(self._complete & {namespace, None})
+    def _take_list(self, namespace: str | None) -> None:
+        """Of a pod that could not be read only the name is known, not whose it is. A leader gives
+        each pod a name that holds its job's, and nobody can change one. So the pod leaves the jobs
+        of this name in doubt, which may be in any namespace, and no others. Each of them lists its
+        own pods before it acts, which ends the doubt or names the pod.
+        """
+        self._doubtful.update(map(names.job_of_pod, self._watches[namespace].left_out))
+        self._complete.add(namespace)
+
+    def has_all_of(self, job: Key) -> bool:
+        """Whether memory has all pods that a former leader has made of a job."""
+        return bool(self._complete & {job[0], None}) and job[1] not in self._doubtful
 
     @property
     def has_all(self) -> bool:
-        """Whether it has those of all namespaces."""
+        """Whether all namespaces were listed."""
         return len(self._complete) == len(self._watches)
 
     async def refresh(self) -> None:
@@ -90,7 +121,7 @@ class JobPods:
                 except ClusterError as error:
                     failed = error
                 else:
-                    self._complete.add(namespace)
+                    self._take_list(namespace)
         if failed is not None:
             raise failed
 

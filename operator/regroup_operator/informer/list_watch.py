@@ -101,13 +101,8 @@ class ListWatch(Generic[T]):
         """When the next list is due where none is needed sooner; monotonic time."""
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
-        self._left_out: set[str] = set()
-        """Names of what could not be read of the last list."""
-
-    @property
-    def has_listed_all(self) -> bool:
-        """Whether there was a list, and all of it could be read."""
-        return self.listed.is_set() and not self._left_out
+        self.left_out = frozenset[str]()
+        """Names of what could not be read of the last list, not even in part."""
 
     async def run(self) -> None:
         """List and watch until cancelled, whatever the API server answers."""
@@ -153,7 +148,7 @@ class ListWatch(Generic[T]):
         began = self.cache.begin_list()
         with self.cache.listing() as listing:
             version, unreadable = await self._read_all(listing, page_by_page=True)
-            self._left_out = unreadable
+            self.left_out = unreadable
             changes = self.cache.replace(listing.objects, version, began, unreadable)
         self._needs_list, self._received_at = False, time.monotonic()
         self._relist_at = self._received_at + random.uniform(*RELIST_SECONDS)
@@ -168,18 +163,17 @@ class ListWatch(Generic[T]):
     async def refresh(self, page_pause: float = 0.0) -> None:
         """Let the cache show what there is now at least, by a consistent list beside the watch,
         which reports the changes when it comes to them. `page_pause`: seconds after a whole page,
-        while there are others. Raises ClusterError.
+        while there are others. What cannot be read is `left_out`. Raises ClusterError.
         """
         count_list(self._collection.resource)
         with self.cache.listing() as listing:
             version, unreadable = await self._read_all(listing, page_pause=page_pause)
-            if unreadable:
-                raise self._unreadable(f"a list without {', '.join(sorted(unreadable))}")
-            self.cache.note_all(listing.objects, version)
+            self.left_out = unreadable
+            self.cache.note_all(listing.objects, version, unreadable)
 
     async def _read_all(
         self, listing: Listing[T], *, page_by_page: bool = False, page_pause: float = 0.0
-    ) -> tuple[int, set[str]]:
+    ) -> tuple[int, frozenset[str]]:
         """Read all objects. Returns the version of the list, and the names of what cannot be read.
         `page_by_page`: what is new counts before the list ends, and a list that takes longer than
         the API server keeps its version goes on in later ones. The first version is returned.
@@ -199,7 +193,7 @@ class ListWatch(Generic[T]):
                     self._show(seen)
             if page_pause and page.token:
                 await self._sleep(page_pause * len(page.objects) / PAGE_OBJECTS)
-        return self._version(version), unreadable
+        return self._version(version), frozenset(unreadable)
 
     def _show(self, seen: Seen[T]) -> None:
         """Let an object count before the other pages of its list have come."""

@@ -87,6 +87,8 @@ class _Whole:
     version: int = NEVER
     number: int = 0
     """How many answers there were with it."""
+    unreadable: Collection[str] = ()
+    """Names of what it had and could not be read."""
 
 
 class _Entry(Protocol):
@@ -324,10 +326,16 @@ class ObjectCache(Generic[T]):
         for key in {*found, *(seen.key for seen in self.of(subject))}:
             self._note(key, subject, found.get(key), version)
 
-    def note_all(self, listed: Mapping[Key, Seen[T]], version: int) -> None:
-        """Take a consistent list of the whole collection, which the watch may not have reached."""
+    def note_all(
+        self, listed: Mapping[Key, Seen[T]], version: int, unreadable: Collection[str] = ()
+    ) -> None:
+        """Take a consistent list of the whole collection, which the watch may not have reached.
+        Objects with an `unreadable` name stay as they are known.
+        """
         self._answers += 1
         for key in {*listed, *self._watched.entries, *self._ahead.entries}:
+            if key not in listed and key[1] in unreadable:
+                continue
             seen, known, watched = listed.get(key), self.get(key), self._watched.entries.get(key)
             if seen and watched and watched.value is None and _is_same(watched, seen):
                 self._put(seen)
@@ -336,7 +344,7 @@ class ObjectCache(Generic[T]):
             ):
                 self._note(key, holder.subject, seen, version)
         if version > self._whole.version:
-            self._whole = _Whole(version, self._answers)
+            self._whole = _Whole(version, self._answers, unreadable)
 
     def _note(self, key: Key, subject: Key, seen: Seen[T] | None, version: int) -> None:
         known = self._ahead.entries.get(key)
@@ -351,6 +359,8 @@ class ObjectCache(Generic[T]):
         had is known already: it lacked the object.
         """
         known, whole = self._ahead.entries.get(seen.key), self._whole
+        if seen.key[1] in whole.unreadable:
+            return
         is_listed = known is not None and (known.seen is not None or known.version > whole.version)
         if seen.version <= whole.version and not is_listed:
             self._ahead.put(seen.key, _Ahead(None, whole.version, seen.subject, whole.number))

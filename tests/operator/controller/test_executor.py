@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,8 +14,10 @@ from regroup_operator.api import names
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import (
+    _WORKER_PODS,
     AGENTS_AT_ONCE,
     MOST_AT_ONCE,
+    MOST_RENDERED,
     Executor,
     beside_each_other,
     in_batches,
@@ -35,6 +38,7 @@ from regroup_operator.errors import ClusterError, CoordinatorError
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import CoordinatorView, Observed, Pod, Service
+from regroup_operator.render import workload
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import FailedStarts
 from tests.support.job_memory import make_memory
@@ -108,6 +112,82 @@ async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     _, failed = await executor.execute_all(batch, make_valid_job(), Observed())
     assert [str(error).rpartition(" ")[2] for _, error in failed] == ["quota"] * 6
     assert (server.requests, server.left) == (8, -6)
+
+
+class Taking:
+    """Takes each pod after a moment."""
+
+    def __init__(self) -> None:
+        self.documents: list[Json] = []
+
+    async def create_pod(self, document: Json) -> Json:
+        self.documents.append(document)
+        await asyncio.sleep(0.01)
+        return {}
+
+
+async def test_workers_of_a_round_are_rendered_once_and_differ_in_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a spec just below its bounds, each of a hundred took 25 ms."""
+    rendered: list[Json] = []
+    render = workload.worker_pod
+
+    def count(*arguments: Any) -> Json:
+        rendered.append(render(*arguments))
+        return rendered[-1]
+
+    monkeypatch.setitem(_WORKER_PODS, "regroup", count)
+    server = Taking()
+    executor, job = make_executor(server), make_valid_job()
+    actions = tuple(CreateWorker(index, 2 + index, ()) for index in range(20))
+    executor.rehearse(actions, job, Observed())
+    for batch in in_batches(actions):
+        await executor.execute_all(batch, replace(job), Observed())
+    assert len(rendered) == 1
+    places = [(action.index, action.incarnation) for action in actions]
+    assert server.documents == [render(job, SETTINGS, place, "", ()) for place in places]
+
+
+async def test_a_worker_is_rendered_again_where_more_than_its_place_differs() -> None:
+    server = Taking()
+    executor, job = make_executor(server), make_valid_job()
+    other = make_valid_job(template={"spec": {"nodeSelector": {"gpu": "a100"}}})
+    at = Observed(service=Service(1, "198.19.0.9"))
+    for of, seen, excluded in (
+        (job, Observed(), ()),
+        (job, Observed(), ("n1",)),
+        (job, at, ("n1",)),
+        (other, at, ("n1",)),
+        (job, Observed(), ()),
+    ):
+        await executor.execute_all((CreateWorker(0, 1, excluded),), of, seen)
+        address = seen.service.address if seen.service else ""
+        assert server.documents[-1] == workload.worker_pod(of, SETTINGS, (0, 1), address, excluded)
+
+
+async def test_of_many_jobs_few_workers_are_kept() -> None:
+    executor = make_executor(Taking())
+    for number in range(3 * MOST_RENDERED):
+        job = replace(make_valid_job(), name=f"job{number}")
+        executor.rehearse((CreateWorker(0, 1, ()),), job, Observed())
+    assert len(executor._workers) == MOST_RENDERED
+
+
+async def test_others_get_turns_between_the_requests_of_a_batch() -> None:
+    server = Taking()
+    sent: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            sent.append(len(server.documents))
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    batch = tuple(CreateWorker(index, 1, ()) for index in range(MOST_AT_ONCE))
+    await make_executor(server).execute_all(batch, make_valid_job(), Observed())
+    watching.cancel()
+    assert set(range(1, MOST_AT_ONCE)) <= set(sent)
 
 
 class Relabelling:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from regroup_operator.api import names
 from regroup_operator.errors import ClusterError
-from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
+from regroup_operator.informer.job_pods import (
+    MOST_ENTRIES,
+    JobPods,
+    SeenPod,
+    is_loss,
+    keep_pod,
+)
 from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.bounded_json import decode
 from regroup_operator.observe.kubernetes_objects import read_pod
+from tests.support.fake_api_server import FakeApiServer
 from tests.support.job_memory import make_pod, make_pod_watch
 from tests.support.rendering import make_valid_job, make_worker
 
@@ -56,6 +64,35 @@ def test_a_pod_that_is_too_large_to_keep_makes_the_api_server_asked() -> None:
     assert pods.of(job) is None
     pods.note_list(job.key, [pods.read(make_pod(job, version=11))], "12")
     assert len(pods.of(job) or ()) == 1
+
+
+def _with_entries(part: str, field: str, count: int) -> Json:
+    pod = make_pod(make_valid_job())
+    of = {"main": pod["spec"]["containers"][0]}.get(part) or pod.setdefault(part, {})
+    kept = of.get(field, [])
+    filled = [{"name": f"n{each}", "type": f"t{each}"} for each in range(count - len(kept))]
+    of[field] = [*kept, *filled]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ("spec", "volumes"),
+        ("spec", "containers"),
+        ("spec", "initContainers"),
+        ("main", "env"),
+        ("status", "conditions"),
+        ("status", "containerStatuses"),
+        ("status", "initContainerStatuses"),
+    ],
+)
+def test_a_pod_with_more_entries_than_a_spec_has_values_is_not_looked_through(
+    part: str, field: str
+) -> None:
+    keep_pod(_with_entries(part, field, MOST_ENTRIES))
+    seen = make_pod_watch().read(_with_entries(part, field, MOST_ENTRIES + 1))
+    assert (seen.key, seen.value) == (("team", "gpt-w0-1"), None)
 
 
 @pytest.mark.parametrize("text", ["ab", "\U0001f600"])
@@ -135,12 +172,42 @@ async def test_a_namespace_that_cannot_be_listed_keeps_no_other_from_it(
     pods = JobPods(watches)
     with pytest.raises(ClusterError, match="/a/pods"):
         await pods.refresh()
-    assert [pods.has_all_of(namespace) for namespace in ("a", "b", "c")] == [False, True, True]
+    known = [pods.has_all_of((namespace, "gpt")) for namespace in ("a", "b", "c")]
+    assert known == [False, True, True]
     early = pods.has_all
     withheld.clear()
     await pods.refresh()
     assert (early, pods.has_all) == (False, True)
     assert lists == ["a", "b", "c", "a"]
+
+
+async def test_a_pod_that_cannot_be_read_leaves_the_jobs_of_its_name_in_doubt_and_no_others() -> (
+    None
+):
+    """Of it only the name is known. There was a list of all pods each minute, for ever."""
+    gpt = make_valid_job()
+    other = replace(gpt, name="other", uid="uid-other")
+    async with FakeApiServer() as server, server.connect() as connection:
+        server.objects = [make_pod(gpt), make_pod(gpt, "gpt-w1-1"), make_pod(other, "other-w0-1")]
+        server.unreadable, server.version = {"gpt-w1-1"}, 7
+        pods = JobPods({None: make_pod_watch(connection)})
+        await pods.refresh()
+        await pods.refresh()
+    assert (pods.has_all, server.lists) == (True, 2), "once as a page, once one by one"
+    jobs = [(space, name) for space in ("team", "elsewhere") for name in ("gpt", "gp", "other")]
+    assert [job for job in jobs if not pods.has_all_of(job)] == [
+        ("team", "gpt"),
+        ("elsewhere", "gpt"),
+    ]
+    assert [pod.name for pod in pods.known(other.key)] == ["other-w0-1"]
+
+
+def test_a_list_that_is_trusted_leaves_the_same_jobs_in_doubt() -> None:
+    watch = make_pod_watch()
+    watch.left_out = frozenset({"gpt-c2", "mallory"})
+    pods = JobPods({None: watch})
+    pods.trust()
+    assert [pods.has_all_of(("team", name)) for name in ("gpt", "mallory")] == [False, True]
 
 
 @pytest.mark.parametrize(

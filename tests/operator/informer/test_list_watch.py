@@ -489,7 +489,7 @@ async def test_an_object_that_cannot_be_read_is_named_and_counted_and_hides_no_o
         await watched.expect(*others)
     assert "/things: n120 cannot be read and is skipped" in caplog.text
     assert count_of_unreadable() == before + 1
-    assert not watched.watch.has_listed_all
+    assert watched.watch.left_out == {"n120"}
     assert server.limits.count(1) == 102, "its page one by one, its metadata, and its name"
     assert server.limits[-1] == 100
 
@@ -515,6 +515,16 @@ async def test_an_object_that_becomes_unreadable_does_not_count_as_deleted(
     await watched.expect(("two", True))
     await watched.watches(2)
     assert watched.changes == []
+
+
+async def test_a_consistent_list_shows_all_but_what_cannot_be_read(watched: Watched) -> None:
+    """One object of a tenant made each such list fail, and it was repeated for ever."""
+    server = watched.server
+    server.unreadable, server.version = {"one"}, 9
+    server.objects = [make_object("one", 8), make_object("three", 9)]
+    await watched.watch.refresh()
+    assert watched.watch.left_out == {"one"}
+    assert _kept(watched) == ["one", None, "three"]
 
 
 @pytest.mark.parametrize("size", [WHOLE_LINE_BYTES, 2 * MOST_BYTES])

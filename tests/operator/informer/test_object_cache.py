@@ -284,6 +284,14 @@ def test_a_late_list_of_the_watch_shows_no_object_that_a_list_of_all_lacked() ->
     assert cache.get(("a", "kept")) is not None
 
 
+def test_what_a_list_of_all_could_not_read_is_not_gone_when_a_late_watch_shows_it() -> None:
+    cache = make_cache(make_seen())
+    cache.note_all({}, 20, {"pod0", "pod1"})
+    cache.apply(make_seen("pod1", version=11))
+    assert [cache.get(("a", name)) is not None for name in ("pod0", "pod1")] == [True, True]
+    cache.bookmark(20)
+
+
 def test_a_bookmark_that_hides_what_a_list_of_one_subject_lacked_asks_for_a_list() -> None:
     cache = make_cache(make_seen())
     cache.note_list(SUBJECTS[0], [], 20)

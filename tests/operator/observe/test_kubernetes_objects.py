@@ -254,3 +254,18 @@ def test_the_python_that_the_code_of_a_job_needs(value: str, python: str) -> Non
     annotations = {names.PYTHON: value}
     metadata = {"namespace": "team", "name": "gpt", "uid": "u", "annotations": annotations}
     assert read_job({"metadata": metadata, "spec": SMALLEST}, datetime.now(UTC)).python == python
+
+
+@pytest.mark.parametrize(
+    ("pod", "job"),
+    [
+        (names.worker("gpt", 3, 12), "gpt"),
+        (names.worker("gpt-w1", 0, 1), "gpt-w1"),
+        (names.coordinator("gpt", 2), "gpt"),
+        (names.store("my-gpt", 1), "my-gpt"),
+        ("gpt-w1", ""),
+        ("gpt", ""),
+    ],
+)
+def test_the_name_of_a_pod_holds_that_of_its_job(pod: str, job: str) -> None:
+    assert names.job_of_pod(pod) == job
