@@ -50,6 +50,7 @@ from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
+from regroup_operator.informer.recent_losses import RecentLosses
 from regroup_operator.leadership.election import Election, end_process, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from regroup_operator.observe.observed import NodeState, Pod
@@ -122,8 +123,8 @@ class Operator:
         show_depth(lambda: len(self.queue))
         self._is_filled = False
         self._leads = False
-        self._lost: dict[Key, None] = {}
-        """Jobs that have lost something while this replica stood by, the newest last."""
+        self._lost = RecentLosses(LOSSES_REMEMBERED)
+        """Jobs that have lost something while this replica stood by."""
         self._lacking: set[Key] = set()
         """Jobs that have lost something, and have had no whole round since. A first answer of the
         coordinator of such a job is as urgent, and so is another try.
@@ -198,9 +199,8 @@ class Operator:
         meanwhile. A list of jobs may take minutes; those that have pods do not wait for it, and
         each of its pages brings others.
         """
-        for key in self._lost:
+        for key in self._lost.take():
             self._add(key, Urgency.LOST)
-        self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS and not memory.pods.has_all:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
@@ -284,10 +284,7 @@ class Operator:
                 self._lacking.add(key)
             self.queue.add(key, urgency, patient=patient)
         elif urgency is Urgency.LOST:
-            self._lost.pop(key, None)
-            self._lost[key] = None
-            if len(self._lost) > LOSSES_REMEMBERED:
-                del self._lost[next(iter(self._lost))]
+            self._lost.add(key)
 
     async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
         """Begin a round whenever there is a place for it and a job that needs one."""

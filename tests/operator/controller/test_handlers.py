@@ -617,6 +617,22 @@ async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_jobs(
     await until("a replacement", lambda: "gpt-w0-2" in standby.pods())
 
 
+async def test_losses_that_a_tenant_made_up_neither_displace_nor_delay_those_of_others(
+    api: FakeClusterApi,
+) -> None:
+    """Upon a change of the leader."""
+    operator = Operator(SETTINGS, KEYS, refuse_to_end)
+    memory = make_memory()
+    memory.pods.trust()
+    operator._add(KEY, Urgency.LOST)
+    for number in range(300):
+        operator._add(("foreign", f"made-up{number}"), Urgency.LOST)
+    operator._leads = True
+    await operator._begin_rounds(memory)
+    key, _ = await operator.queue.take()
+    assert key == KEY
+
+
 async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
     api: FakeClusterApi, running: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
