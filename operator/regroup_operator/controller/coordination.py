@@ -38,9 +38,12 @@ from regroup_operator.controller.coordinator_requests import (
     read_body,
 )
 from regroup_operator.controller.followed_coordinator import (
+    ANSWER_BYTES,
+    AnswerRoom,
     FollowedCoordinator,
     Target,
     host_of,
+    without_emitted,
 )
 from regroup_operator.controller.internal_error import unknown
 from regroup_operator.controller.metered_answers import SMALL_BYTES, Meter, charged_to
@@ -54,7 +57,7 @@ from regroup_operator.errors import (
     NoWatchError,
 )
 from regroup_operator.informer.write_guard import Guard, unguarded
-from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
+from regroup_operator.observe.coordinator_answer import kept_bytes, most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.desired import (
     CoordinatorAddress,
@@ -92,6 +95,12 @@ After a start of the operator ever more are followed.
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
 
+_NO_ROOM = (
+    "{}: there is no room for its answer: those of the coordinators of namespace {} take all that "
+    "the operator keeps for one namespace (suspend jobs there, or lower their maxReplicas)"
+)
+"""Without numbers: each other text is news."""
+
 log = logging.getLogger(__name__)
 _Task = Callable[[Key, FollowedCoordinator], Awaitable[None]]
 
@@ -111,6 +120,7 @@ class Coordinators:
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._followed: Counter[str] = Counter()
         """Namespace -> how many of them are its."""
+        self._room = AnswerRoom(ANSWER_BYTES)
         self._breaker = OutageBreaker()
         self._clock = ContactClock()
         """Of answers, and of the time without any."""
@@ -172,6 +182,7 @@ class Coordinators:
         if follower is None:
             return
         self._followed -= Counter([key[0]])  # without namespaces that have none left
+        self._room.release(key)
         for task in follower.tasks:
             task.cancel()
 
@@ -296,6 +307,9 @@ class Coordinators:
         begun = time.thread_time()
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
+            kept = kept_bytes(without_emitted(status, follower.emitted))
+            if not self._room.take(key, kept):
+                raise CoordinatorError(_NO_ROOM.format(follower.target.url, key[0]))
             news = follower.answered(status, self._clock.now())
         except UnknownProtocolError as error:
             raise CoordinatorError(f"{follower.target.url}: {error}") from error

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NoReturn
@@ -40,10 +40,14 @@ from regroup_operator.controller.coordinator_requests import (
     LineBuffer,
     open_session,
 )
-from regroup_operator.controller.followed_coordinator import FollowedCoordinator, Target
+from regroup_operator.controller.followed_coordinator import (
+    ANSWER_BYTES,
+    FollowedCoordinator,
+    Target,
+)
 from regroup_operator.controller.operator_metrics import internal_errors
 from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS, UNREADABLE_ANSWERS
-from regroup_operator.errors import CoordinatorError
+from regroup_operator.errors import CoordinatorError, NoWatchError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig
@@ -818,6 +822,65 @@ async def test_ten_answers_of_4_mib_at_once_take_little_memory(line: Line, membe
         await until("all answers", lambda: all(map(asked, keys, targets)), 120)
         _, peak = tracemalloc.get_traced_memory()
         assert peak < PEAK_MIB * 2**20, f"{peak >> 20} MiB"
+
+
+async def test_what_is_kept_of_all_answers_has_a_bound_and_each_namespace_a_share_of_it(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job may have 4,096 workers, of which two pods are there. The answers come at once."""
+    answer = large_answer(500, "x" * 3600)
+    tenant = [("tenant", f"gpt{number}") for number in range(64)]
+    keys = [*tenant, ("other", "gpt")]
+    answer_once(monkeypatch, {keys[-1]: STATUS}, answer)
+    tracemalloc.start()
+    try:
+        for key in keys:
+            line.coordinators.follow(key, NOBODY)
+        has_asked = line.coordinators.has_asked
+        await until("all answers", lambda: all(has_asked(key, NOBODY) for key in keys), 120)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < ANSWER_BYTES / 2 + 16 * 2**20, f"{kept >> 20} MiB"
+    views = {key: line.coordinators.view(key, 1, ()) for key in keys}
+    assert views[keys[-1]].status is not None
+    with_room = [key for key in tenant if views[key].status is not None]
+    assert len(with_room) > 8
+    for key in set(tenant) - set(with_room):
+        assert "there is no room for its answer: those of" in views[key].error
+        assert views[key].unanswered_seconds == 0.0
+
+
+NOBODY = Target("uid", "198.19.0.9", 1, "secret")
+
+
+def answer_once(monkeypatch: pytest.MonkeyPatch, of: Mapping[Key, bytes], others: bytes) -> None:
+    """Without requests: coordinators of an older release, each of which answers once. `of`: the
+    answers of some jobs.
+    """
+
+    async def answer(_: Coordinators, key: Key, *_more: object) -> bytearray:
+        return bytearray(of.get(key, others))
+
+    async def no_watch(*_: object) -> NoReturn:
+        raise NoWatchError("none")
+
+    monkeypatch.setattr(Coordinators, "_status", answer)
+    monkeypatch.setattr(Coordinators, "_watch", no_watch)
+    monkeypatch.setattr(coordination, "answer_pause", lambda *_: 600.0)
+
+
+async def test_a_dozen_jobs_of_4096_workers_are_followed(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one namespace."""
+    answer_once(monkeypatch, {}, large_answer(4096, ""))
+    keys = [("default", f"gpt{number}") for number in range(12)]
+    for key in keys:
+        line.coordinators.follow(key, NOBODY)
+    has_asked = line.coordinators.has_asked
+    await until("all answers", lambda: all(has_asked(key, NOBODY) for key in keys), 60)
+    assert all(line.coordinators.view(key, 1, ()).status for key in keys)
 
 
 async def test_a_large_answer_that_does_not_end_puts_off_others_of_its_namespace_alone(

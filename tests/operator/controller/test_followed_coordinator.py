@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from regroup_operator.controller.followed_coordinator import FollowedCoordinator, Target
+from regroup_operator.controller.followed_coordinator import (
+    AnswerRoom,
+    FollowedCoordinator,
+    Target,
+)
 from tests.support.operator_simulation import make_coordinator_status, make_event
 
 FAILED = "CheckpointFailed"
@@ -33,3 +37,33 @@ def test_that_the_newest_save_failed_stays_known() -> None:
     follower.answered(make_coordinator_status(events=events), 1.0)
     follower.note_emitted(3)
     assert kept(follower) == [2]
+
+
+MIB = 1024 * 1024
+
+
+def test_answers_of_a_namespace_take_no_more_than_they_leave_free() -> None:
+    room = AnswerRoom(64 * MIB)
+    taken = [room.take(("a", f"job{number}"), 8 * MIB) for number in range(6)]
+    assert taken == [True] * 4 + [False] * 2
+    assert room.take(("b", "gpt"), 16 * MIB)
+    assert not room.take(("b", "other"), MIB)
+
+
+def test_an_answer_takes_the_room_of_the_one_before_it_whatever_others_take() -> None:
+    room = AnswerRoom(64 * MIB)
+    assert room.take(("a", "gpt"), 32 * MIB)
+    assert room.take(("b", "gpt"), 16 * MIB)
+    assert room.take(("a", "gpt"), 32 * MIB)
+    assert not room.take(("a", "gpt"), 33 * MIB)
+    assert room.take(("a", "gpt"), 4 * MIB)
+    assert room.take(("b", "other"), 4 * MIB)
+
+
+def test_a_job_that_is_not_followed_any_more_leaves_its_room_to_others() -> None:
+    room = AnswerRoom(64 * MIB)
+    for number in range(1000):
+        key = ("a", f"job{number}")
+        assert room.take(key, 30 * MIB)
+        room.release(key)
+        room.release(key)
