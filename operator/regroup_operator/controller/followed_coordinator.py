@@ -94,6 +94,27 @@ def without_emitted(status: CoordinatorStatus, sequence: int) -> CoordinatorStat
 
 
 @dataclass
+class RoundCosts:
+    """What rounds that the news of one coordinator have begun took of the operator's one thread."""
+
+    owed: float = 0.0
+    """Seconds. It falls by `share` of the time."""
+    at: float = 0.0
+    """When that was so."""
+
+    def charge(self, seconds: float, share: float, now: float) -> None:
+        """A round took so many seconds."""
+        self.owed, self.at = self._left(share, now) + seconds, now
+
+    def pause(self, free: float, share: float, now: float) -> float:
+        """Seconds until no more than `free` is owed."""
+        return max(0.0, self._left(share, now) - free) / share
+
+    def _left(self, share: float, now: float) -> float:
+        return max(0.0, self.owed - share * (now - self.at))
+
+
+@dataclass
 class FollowedCoordinator:
     """What is known of one job's coordinator."""
 
@@ -127,6 +148,13 @@ class FollowedCoordinator:
     """UIDs of those it had contact with when it last answered."""
     emitted: int = 0
     """Sequence of the newest of its events that has been emitted."""
+    pods: int = 0
+    """Of its job, in its last round."""
+    rounds: RoundCosts = field(default_factory=RoundCosts)
+    news: asyncio.TimerHandle | None = None
+    """News that wait, since its rounds have taken too much."""
+    has_round: bool = False
+    """Whether the next round of its job is one that its news have begun."""
 
     def answered(self, status: CoordinatorStatus, now: float) -> bool:
         """Take over an answer. Returns whether it is news."""
@@ -151,6 +179,12 @@ class FollowedCoordinator:
         self.emitted = max(self.emitted, sequence)
         if self.status is not None:
             self.status = without_emitted(self.status, self.emitted)
+
+    def drop_news(self) -> None:
+        """A round has begun, or none is to begin any more."""
+        if self.news is not None:
+            self.news.cancel()
+            self.news = None
 
     def note_contact(self, now: float) -> None:
         """It has answered, whatever the answer is: of a watch, that nothing has changed."""

@@ -31,6 +31,7 @@ from regroup_operator.controller.coordinator_requests import open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.memory_watches import MemoryWatches
+from regroup_operator.controller.metered_answers import Meter, metered
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import (
     count_added,
@@ -129,6 +130,8 @@ class Operator:
         """Jobs that have lost something, and have had no whole round since. A first answer of the
         coordinator of such a job is as urgent, and so is another try.
         """
+        self._charge_round: Callable[[Key, float, int], None] = lambda *_: None
+        """Called with what a round of a job with so many pods took of the thread, in seconds."""
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._rounds: set[asyncio.Task[None]] = set()
@@ -143,6 +146,7 @@ class Operator:
         cluster = await opened(Cluster(login, election.seconds_left))
         session = await opened(open_session(election.seconds_left))
         coordinators = Coordinators(session, self._has_news, election.seconds_left)
+        self._charge_round = coordinators.charge_round
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
@@ -304,7 +308,9 @@ class Operator:
         with contextlib.ExitStack() as place:
             place.callback(release)
             started = time.monotonic()
-            failed, again = await self._reconcile(reconciler, key, place.close)
+            cost = Meter()
+            failed, again = await metered(self._reconcile(reconciler, key, place.close), cost)
+            self._charge_round(key, cost.take(), pods.count(key))
             count_reconcile(time.monotonic() - started, failed=failed)
             goes_on = again is not None and again <= CONFLICT_SECONDS
             if not (failed or goes_on or reconciler.awaits_answer(key)):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NoReturn
@@ -31,6 +33,7 @@ from regroup_operator.controller.coordination import (
     answer_pause,
     fits,
     line_seconds,
+    rounds_share,
 )
 from regroup_operator.controller.coordinator_requests import (
     LARGE_BYTES,
@@ -46,6 +49,7 @@ from regroup_operator.controller.followed_coordinator import (
     Target,
 )
 from regroup_operator.controller.operator_metrics import internal_errors
+from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS, UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError, NoWatchError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
@@ -672,6 +676,109 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
         cost, workers = pauses[0]
         assert cost > 1e-3
         assert workers == 1
+
+
+class Rounds:
+    """A queue of jobs with one worker, whose rounds take so much of the thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ended: Counter[Key] = Counter()
+        self._seconds = seconds
+        self._queue: WorkQueue[Key] = WorkQueue(lambda key: key[0], most_of_a_group=1)
+
+    async def run(self, coordinators: Coordinators) -> None:
+        """Until it is cancelled."""
+        while True:
+            key, _ = await self._queue.take()
+            ends_at = time.thread_time() + self._seconds
+            while time.thread_time() < ends_at:
+                pass
+            coordinators.charge_round(key, self._seconds, 1)
+            self.ended[key] += 1
+            self._queue.done(key)
+            await asyncio.sleep(0)
+
+    async def pause_after_news(self, stub: CoordinatorStub) -> float:
+        """Have the coordinator of KEY report something. Returns the seconds until its round has
+        ended. Waits for a second more.
+        """
+        so_far, reported_at = self.ended[KEY], time.monotonic()
+        stub.report(revision=so_far + 1)
+        await waiting.until("a round", lambda: self.ended[KEY] > so_far)
+        pause = time.monotonic() - reported_at
+        await asyncio.sleep(1.0)
+        return pause
+
+    def add(self, key: Key) -> None:
+        """News of this job."""
+        self._queue.add(key)
+
+
+async def change_all_the_time(stubs: Sequence[CoordinatorStub]) -> None:
+    """Ten times a second, until it is cancelled: an answer is read five times a second."""
+    for revision in itertools.count(2):
+        for stub in stubs:
+            stub.report(revision=revision)
+        await asyncio.sleep(0.1)
+
+
+async def test_coordinators_that_change_all_the_time_delay_themselves_alone() -> None:
+    """Without a bound, their rounds take all of the thread."""
+    rounds = Rounds(0.02)
+    tenant = [("tenant", f"gpt{number}") for number in range(10)]
+    async with open_session() as session:
+        coordinators = Coordinators(session, rounds.add)
+        with contextlib.ExitStack() as started:
+            stubs = [
+                started.enter_context(CoordinatorStub(make_coordinator_status()))
+                for _ in range(len(tenant) + 1)
+            ]
+            working = asyncio.create_task(rounds.run(coordinators))
+            for key, stub in zip([*tenant, KEY], stubs, strict=True):
+                coordinators.follow(key, target(stub), workers=1)
+            flapping = asyncio.create_task(change_all_the_time(stubs[:-1]))
+            has_had_burst = lambda: min(rounds.ended[key] for key in tenant) >= 5  # noqa: E731
+            await waiting.until("their bursts", has_had_burst)
+            before, begun = rounds.ended.copy(), time.monotonic()
+            pauses = [await rounds.pause_after_news(stubs[-1]) for _ in range(4)]
+            seconds = time.monotonic() - begun
+            flapping.cancel()
+            working.cancel()
+            coordinators.close()
+    of_tenant = sum((rounds.ended - before)[key] for key in tenant)
+    assert of_tenant * 0.02 < 0.3 * seconds, of_tenant
+    assert max(pauses) < 1.0
+
+
+async def test_news_in_a_burst_begin_a_round_each_and_a_lost_coordinator_waits_for_none(
+    line: Line,
+) -> None:
+    """A recovery brings about five. A coordinator in debt that dies is noticed as soon as others,
+    but for a second.
+    """
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        for number in range(2, 12):
+            line.coordinators.charge_round(KEY, 0.009, 4)
+            stub.report(revision=number)
+            await line.until(number)
+        line.coordinators.charge_round(KEY, 5.0, 4)
+        stub.report(revision=20)
+        await until("the answer", lambda: (s := view_of(line).status) and s.revision == 20)
+        assert len(line.news) == 11
+        stub.answers.clear()
+        stub.end_watches()
+        try:
+            await line.until(12)
+        finally:
+            stub.answers.set()
+
+
+def test_rounds_of_news_of_a_thousand_jobs_take_half_of_the_thread_at_most() -> None:
+    for followed in (1, 50, 1000):
+        assert followed * rounds_share(1, followed) <= 0.52
+    assert rounds_share(4096, 1) < 0.06
 
 
 class LargeAnswer(LoopbackServer):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_operator.controller.followed_coordinator import (
     AnswerRoom,
     FollowedCoordinator,
+    RoundCosts,
     Target,
 )
 from tests.support.operator_simulation import make_coordinator_status, make_event
@@ -67,3 +70,16 @@ def test_a_job_that_is_not_followed_any_more_leaves_its_room_to_others() -> None
         assert room.take(key, 30 * MIB)
         room.release(key)
         room.release(key)
+
+
+def test_rounds_that_cost_more_than_their_share_begin_later() -> None:
+    """A tenth of a second is free, and a hundredth of the time."""
+    rounds = RoundCosts()
+    for now in range(3):
+        assert rounds.pause(0.1, 0.01, float(now)) == 0.0
+        rounds.charge(0.04, 0.01, float(now))
+    assert rounds.pause(0.1, 0.01, 2.0) == 0.0
+    rounds.charge(0.04, 0.01, 2.0)
+    assert rounds.pause(0.1, 0.01, 2.0) == pytest.approx(4.0)
+    assert rounds.pause(0.1, 0.01, 6.1) == 0.0
+    assert rounds.pause(0.0, 0.01, 1000.0) == 0.0
