@@ -259,6 +259,22 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "ten_answers_of_4_mib_at_once_take_little_memory",
         ),
     },
+    "answers that are kept": {
+        "test_followed_coordinator.py": (
+            "answers_of_a_namespace_take_no_more_than_they_leave_free",
+            "an_answer_takes_the_room_of_the_one_before_it_whatever_others_take",
+        ),
+        "test_coordination.py": (
+            "what_is_kept_of_all_answers_has_a_bound_and_each_namespace_a_share_of_it",
+        ),
+    },
+    "rounds that news begin": {
+        "test_followed_coordinator.py": ("rounds_that_cost_more_than_their_share_begin_later",),
+        "test_coordination.py": (
+            "coordinators_that_change_all_the_time_delay_themselves_alone",
+            "news_in_a_burst_begin_a_round_each_and_a_lost_coordinator_waits_for_none",
+        ),
+    },
     "what comes before an answer": {
         "test_metered_answers.py": (
             "an_answer_that_does_not_begin_in_time_is_none",
@@ -379,6 +395,22 @@ ATTACKS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "test_job_pods.py": (
             "a_pod_that_is_too_large_to_keep_makes_the_api_server_asked",
             "what_a_pod_takes_in_memory_is_counted",
+        ),
+    },
+    "pods that rounds list": {
+        "controller/test_cluster.py": (
+            "lists_that_rounds_hold_at_once_are_bounded",
+            "large_lists_of_one_namespace_leave_room_for_those_of_others",
+        ),
+        "test_pod_lists.py": ("of_a_pod_that_is_not_the_jobs_only_its_name_and_state_are_kept",),
+    },
+    "losses while no replica acts": {
+        "test_recent_losses.py": (
+            "the_newest_of_a_namespace_are_remembered_once_each",
+            "losses_of_one_namespace_do_not_make_those_of_another_forgotten",
+        ),
+        "test_handlers.py": (
+            "losses_that_a_tenant_made_up_neither_displace_nor_delay_those_of_others",
         ),
     },
     "memory of a list": {

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
 from regroup_operator.errors import (
+    ClusterError,
     ConflictError,
     NotFoundError,
     ObjectConflictError,
@@ -20,6 +21,7 @@ from regroup_operator.errors import (
 from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, Login
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Seen
+from regroup_operator.informer.pod_lists import LARGE_LIST_BYTES, ListTurns
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.observed import Identity
 from regroup_operator.observe.ownership import foreign
@@ -29,8 +31,8 @@ from regroup_trainer.protocol.message import quote
 T = TypeVar("T")
 ALREADY_EXISTS = "AlreadyExists"
 """Reason of a 409 that means that the name is taken. Others pass, such as that of a quota."""
-MOST_POD_BYTES = 64 * 1024 * 1024
-"""Of what is kept of one job's pods in a list, about. 4,096 ordinary ones take a fifth of it."""
+MOST_POD_BYTES = 32 * 1024 * 1024
+"""Of what is kept of one job's pods in a list, about. 4,096 ordinary ones take a third of it."""
 EVENTS_READ = 50
 """Of one pod. One without containers has about five, each of them repeated."""
 
@@ -105,6 +107,7 @@ class Cluster:
 
     def __init__(self, login: Login, guard: Guard = unguarded) -> None:
         self.connection = ApiConnection(login, guard)
+        self._large_lists = ListTurns()
 
     async def __aenter__(self) -> Self:
         await self.connection.__aenter__()
@@ -128,9 +131,9 @@ class Cluster:
         self, namespace: str, selector: str, read: Callable[[Object], Seen[T]]
     ) -> tuple[list[Seen[T]], str]:
         """All pods that a label selector matches, as `read` has them, and the version of the list.
-        Pods may have a megabyte each: one page of them is held at a time. Raises
-        UnreadableObjectError for a pod that cannot be read, which would be taken for missing, and
-        where more than MOST_POD_BYTES would be kept.
+        Pods may have a megabyte each: one page of them is held at a time, and of large lists few
+        until the task ends that asks. Raises UnreadableObjectError for a pod that cannot be read,
+        which would be taken for missing, and where more than MOST_POD_BYTES would be kept.
         """
         folder = _core(namespace, "pods")
         found: list[Seen[T]] = []
@@ -139,13 +142,24 @@ class Cluster:
             if page.unreadable or page.is_partial:
                 name = page.unreadable or page.objects[0]["metadata"]["name"]
                 raise UnreadableObjectError.pod(folder, name)
-            seen = [read(document) for document in page.objects]
-            size += sum(each.size for each in seen)
-            if size > MOST_POD_BYTES:
-                raise UnreadableObjectError.pods(folder, MOST_POD_BYTES)
-            found += seen
+            for document in page.objects:
+                seen = read(document)
+                size += seen.size
+                if size > MOST_POD_BYTES:
+                    raise UnreadableObjectError.pods(folder, MOST_POD_BYTES)
+                found.append(seen)
+            page.objects.clear()  # decoded, they take ten times as much as the answer
+            if size > LARGE_LIST_BYTES:
+                await self._turn_of_list(folder, namespace)
             version = page.version
         return found, version
+
+    async def _turn_of_list(self, folder: str, namespace: str) -> None:
+        try:
+            await self._large_lists.take(namespace)
+        except TimeoutError as error:
+            put_off = "this large list is put off: others are held by rounds"
+            raise ClusterError("GET", folder, 0, put_off) from error
 
     async def pod(self, namespace: str, name: str) -> Object | None:
         """One pod, whatever labels it has. It is listed: the operator has no right to get pods."""

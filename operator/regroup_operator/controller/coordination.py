@@ -38,9 +38,12 @@ from regroup_operator.controller.coordinator_requests import (
     read_body,
 )
 from regroup_operator.controller.followed_coordinator import (
+    ANSWER_BYTES,
+    AnswerRoom,
     FollowedCoordinator,
     Target,
     host_of,
+    without_emitted,
 )
 from regroup_operator.controller.internal_error import unknown
 from regroup_operator.controller.metered_answers import SMALL_BYTES, Meter, charged_to
@@ -54,7 +57,7 @@ from regroup_operator.errors import (
     NoWatchError,
 )
 from regroup_operator.informer.write_guard import Guard, unguarded
-from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
+from regroup_operator.observe.coordinator_answer import kept_bytes, most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.desired import (
     CoordinatorAddress,
@@ -91,6 +94,28 @@ After a start of the operator ever more are followed.
 """
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
+FREE_SECONDS = (0.2, 1e-3)
+"""Of that thread that rounds of a job may take at once, and for each of its pods: news come in
+bursts where a job recovers. Twenty rounds take as much, and such bursts have about five.
+"""
+ROUNDS_SHARE = (0.01, 1e-5)
+"""Of that thread for rounds of a job that its news begin over and over, likewise."""
+ALL_ROUNDS_SHARE = 0.5
+"""Of that thread for those of all jobs together: with more than 50 each has less."""
+_WITH_FOLLOWING = 2.0
+"""Times what such a round itself takes is what it takes in all: its write of the status is sent
+beside it and comes back by a watch, which begins another round.
+"""
+URGENT_SECONDS, LONGEST_SECONDS = 1.0, 30.0
+"""The longest wait of news before they begin a round: that a coordinator does not answer, and all
+others. A job that trains has a round at about such intervals anyway.
+"""
+
+_NO_ROOM = (
+    "{}: there is no room for its answer: those of the coordinators of namespace {} take all that "
+    "the operator keeps for one namespace (suspend jobs there, or lower their maxReplicas)"
+)
+"""Without numbers: each other text is news."""
 
 log = logging.getLogger(__name__)
 _Task = Callable[[Key, FollowedCoordinator], Awaitable[None]]
@@ -98,7 +123,8 @@ _Task = Callable[[Key, FollowedCoordinator], Awaitable[None]]
 
 class Coordinators:
     """The coordinators of all jobs. `on_news(key)` is called when an answer is news, or none
-    comes. `guard` is asked before each request that changes something.
+    comes; the rounds that it begins are to be charged. `guard` is asked before each request that
+    changes something.
     """
 
     def __init__(
@@ -111,6 +137,7 @@ class Coordinators:
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._followed: Counter[str] = Counter()
         """Namespace -> how many of them are its."""
+        self._room = AnswerRoom(ANSWER_BYTES)
         self._breaker = OutageBreaker()
         self._clock = ContactClock()
         """Of answers, and of the time without any."""
@@ -172,6 +199,8 @@ class Coordinators:
         if follower is None:
             return
         self._followed -= Counter([key[0]])  # without namespaces that have none left
+        follower.drop_news()
+        self._room.release(key)
         for task in follower.tasks:
             task.cancel()
 
@@ -184,6 +213,42 @@ class Coordinators:
             return CoordinatorView()
         outage = self._breaker.is_open(key[0], time.monotonic())
         return follower.view(running, self._clock.now(), outage=outage)
+
+    def charge_round(self, key: Key, seconds: float, pods: int) -> None:
+        """A round of a job with so many pods took so long of the thread. Where news of its
+        coordinator have begun it, those that follow begin the next one later.
+        """
+        follower = self._followers.get(key)
+        if follower is None:
+            return
+        follower.pods = pods
+        if follower.has_round:
+            follower.has_round = False
+            share = rounds_share(pods, len(self._followers))
+            follower.rounds.charge(_WITH_FOLLOWING * seconds, share, time.monotonic())
+
+    def _bring_news(
+        self, key: Key, follower: FollowedCoordinator, longest: float = LONGEST_SECONDS
+    ) -> None:
+        """Call `on_news`, now or after a pause that its rounds have made necessary: the status is
+        taken over meanwhile, and a round for another reason acts on it.
+        """
+        free, each = FREE_SECONDS
+        share = rounds_share(follower.pods, len(self._followers))
+        pause = follower.rounds.pause(free + each * follower.pods, share, time.monotonic())
+        if not pause:
+            self._begin_round(key, follower)
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(pause, longest)
+        if follower.news is None or at < follower.news.when():
+            follower.drop_news()
+            follower.news = loop.call_at(at, self._begin_round, key, follower)
+
+    def _begin_round(self, key: Key, follower: FollowedCoordinator) -> None:
+        follower.drop_news()
+        follower.has_round = True
+        self._on_news(key)
 
     def close(self) -> None:
         """Follow none."""
@@ -226,7 +291,7 @@ class Coordinators:
         """Show an error that nothing expects. It is no evidence of death."""
         text = f"{unknown(error)}: its log has the details, please report them"
         if follower.failed(CoordinatorError(text), self._clock.now()):
-            self._on_news(key)
+            self._bring_news(key, follower)
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
         while follower.has_watch:
@@ -296,6 +361,9 @@ class Coordinators:
         begun = time.thread_time()
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
+            kept = kept_bytes(without_emitted(status, follower.emitted))
+            if not self._room.take(key, kept):
+                raise CoordinatorError(_NO_ROOM.format(follower.target.url, key[0]))
             news = follower.answered(status, self._clock.now())
         except UnknownProtocolError as error:
             raise CoordinatorError(f"{follower.target.url}: {error}") from error
@@ -307,14 +375,14 @@ class Coordinators:
         finally:
             follower.meter.charge(time.thread_time() - begun)
         if news:
-            self._on_news(key)
+            self._bring_news(key, follower)
 
     def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> float:
         """Take over that there was no status. Returns the least pause before the next try."""
         if isinstance(error, NoAnswerError):
             self._breaker.note_failure(key, self._followed, time.monotonic())
         if follower.failed(error, self._clock.now()):
-            self._on_news(key)
+            self._bring_news(key, follower, URGENT_SECONDS)
         is_costly = isinstance(error, CostlyAnswerError)
         return COSTLY_PAUSE_SECONDS if is_costly else FAILURE_PAUSE_SECONDS
 
@@ -326,7 +394,7 @@ class Coordinators:
                 ask = functools.partial(self._ask_agent, follower.target.token)
                 await follower.survey.take_turn(ask, self._questions)
                 if is_evidence(follower.survey.contacts()):
-                    self._on_news(key)
+                    self._bring_news(key, follower, URGENT_SECONDS)
             await asyncio.sleep(TURN_SECONDS)
 
     async def _ask_agent(self, token: str, agent: Agent) -> CoordinatorContact:
@@ -371,6 +439,14 @@ def answer_pause(least: float, followed: int, cost: float, workers: int) -> floa
     """
     usual = max(PAUSE_SECONDS, followed / ANSWERS_A_SECOND)
     return max(least, usual * max(1.0, cost / fair_cost(workers)))
+
+
+def rounds_share(pods: int, followed: int) -> float:
+    """The part of the operator's thread for rounds that news of one coordinator begin, where its
+    job has so many pods and so many are followed.
+    """
+    share, each = ROUNDS_SHARE
+    return min(share + each * pods, ALL_ROUNDS_SHARE / max(1, followed))
 
 
 def fair_cost(workers: int) -> float:

@@ -8,15 +8,24 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from regroup_operator.api.resource import Key
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import AgentSurvey
 from regroup_operator.controller.metered_answers import Meter
 from regroup_operator.decide.coordinator_evidence import UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError, NoAnswerError
+from regroup_operator.informer.object_cache import HeldBytes
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
+
+ANSWER_BYTES = 96 * 1024 * 1024
+"""Of the answers that are kept of all coordinators, about. One of a job with 4,096 workers takes 3
+MiB: a namespace alone has room for fifteen.
+"""
+_ROUNDED_BYTES = 16 * 1024
+"""To a multiple of so many each counts: where nothing is free, it may grow a little."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,35 @@ class Target:
         return f"http://{host_of(self.address)}:{COORDINATOR_PORT}"
 
 
+class AnswerRoom:
+    """How much the answers take that are kept of all jobs. Those of a namespace take no more than
+    they leave free, so that there is room for those of another.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held = HeldBytes()
+        self._sizes: dict[Key, int] = {}
+
+    def take(self, key: Key, size: int) -> bool:
+        """Let an answer of so many bytes take the place of a job's last one. Returns whether there
+        is room: always where it takes no more than that one.
+        """
+        size, before = -(-size // _ROUNDED_BYTES) * _ROUNDED_BYTES, self._sizes.get(key, 0)
+        others = self._held.total - before
+        of_namespace = self._held.by_namespace[key[0]] - before
+        if size > max(before, (self._most_bytes - others - of_namespace) / 2):
+            return False
+        self._sizes[key] = size
+        self._held.add(key[0], size - before)
+        return True
+
+    def release(self, key: Key) -> None:
+        """No answer of this job is kept any more."""
+        if size := self._sizes.pop(key, 0):
+            self._held.add(key[0], -size)
+
+
 def host_of(address: str) -> str:
     """An IP as a URL has it."""
     return f"[{address}]" if ":" in address else address
@@ -53,6 +91,27 @@ def without_emitted(status: CoordinatorStatus, sequence: int) -> CoordinatorStat
     if len(kept) == len(status.events):
         return status
     return status.model_copy(update={"events": kept})
+
+
+@dataclass
+class RoundCosts:
+    """What rounds that the news of one coordinator have begun took of the operator's one thread."""
+
+    owed: float = 0.0
+    """Seconds. It falls by `share` of the time."""
+    at: float = 0.0
+    """When that was so."""
+
+    def charge(self, seconds: float, share: float, now: float) -> None:
+        """A round took so many seconds."""
+        self.owed, self.at = self._left(share, now) + seconds, now
+
+    def pause(self, free: float, share: float, now: float) -> float:
+        """Seconds until no more than `free` is owed."""
+        return max(0.0, self._left(share, now) - free) / share
+
+    def _left(self, share: float, now: float) -> float:
+        return max(0.0, self.owed - share * (now - self.at))
 
 
 @dataclass
@@ -89,6 +148,13 @@ class FollowedCoordinator:
     """UIDs of those it had contact with when it last answered."""
     emitted: int = 0
     """Sequence of the newest of its events that has been emitted."""
+    pods: int = 0
+    """Of its job, in its last round."""
+    rounds: RoundCosts = field(default_factory=RoundCosts)
+    news: asyncio.TimerHandle | None = None
+    """News that wait, since its rounds have taken too much."""
+    has_round: bool = False
+    """Whether the next round of its job is one that its news have begun."""
 
     def answered(self, status: CoordinatorStatus, now: float) -> bool:
         """Take over an answer. Returns whether it is news."""
@@ -113,6 +179,12 @@ class FollowedCoordinator:
         self.emitted = max(self.emitted, sequence)
         if self.status is not None:
             self.status = without_emitted(self.status, self.emitted)
+
+    def drop_news(self) -> None:
+        """A round has begun, or none is to begin any more."""
+        if self.news is not None:
+            self.news.cancel()
+            self.news = None
 
     def note_contact(self, now: float) -> None:
         """It has answered, whatever the answer is: of a watch, that nothing has changed."""

@@ -31,6 +31,7 @@ from regroup_operator.controller.coordinator_requests import open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.memory_watches import MemoryWatches
+from regroup_operator.controller.metered_answers import Meter, metered
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import (
     count_added,
@@ -50,6 +51,7 @@ from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
+from regroup_operator.informer.recent_losses import RecentLosses
 from regroup_operator.leadership.election import Election, end_process, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from regroup_operator.observe.observed import NodeState, Pod
@@ -122,12 +124,14 @@ class Operator:
         show_depth(lambda: len(self.queue))
         self._is_filled = False
         self._leads = False
-        self._lost: dict[Key, None] = {}
-        """Jobs that have lost something while this replica stood by, the newest last."""
+        self._lost = RecentLosses(LOSSES_REMEMBERED)
+        """Jobs that have lost something while this replica stood by."""
         self._lacking: set[Key] = set()
         """Jobs that have lost something, and have had no whole round since. A first answer of the
         coordinator of such a job is as urgent, and so is another try.
         """
+        self._charge_round: Callable[[Key, float, int], None] = lambda *_: None
+        """Called with what a round of a job with so many pods took of the thread, in seconds."""
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._rounds: set[asyncio.Task[None]] = set()
@@ -142,6 +146,7 @@ class Operator:
         cluster = await opened(Cluster(login, election.seconds_left))
         session = await opened(open_session(election.seconds_left))
         coordinators = Coordinators(session, self._has_news, election.seconds_left)
+        self._charge_round = coordinators.charge_round
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
@@ -198,9 +203,8 @@ class Operator:
         meanwhile. A list of jobs may take minutes; those that have pods do not wait for it, and
         each of its pages brings others.
         """
-        for key in self._lost:
+        for key in self._lost.take():
             self._add(key, Urgency.LOST)
-        self._lost.clear()
         if len(memory.jobs.all_keys()) > FEW_JOBS and not memory.pods.has_all:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOST_FIRST_SECONDS):
@@ -284,10 +288,7 @@ class Operator:
                 self._lacking.add(key)
             self.queue.add(key, urgency, patient=patient)
         elif urgency is Urgency.LOST:
-            self._lost.pop(key, None)
-            self._lost[key] = None
-            if len(self._lost) > LOSSES_REMEMBERED:
-                del self._lost[next(iter(self._lost))]
+            self._lost.add(key)
 
     async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
         """Begin a round whenever there is a place for it and a job that needs one."""
@@ -307,7 +308,9 @@ class Operator:
         with contextlib.ExitStack() as place:
             place.callback(release)
             started = time.monotonic()
-            failed, again = await self._reconcile(reconciler, key, place.close)
+            cost = Meter()
+            failed, again = await metered(self._reconcile(reconciler, key, place.close), cost)
+            self._charge_round(key, cost.take(), pods.count(key))
             count_reconcile(time.monotonic() - started, failed=failed)
             goes_on = again is not None and again <= CONFLICT_SECONDS
             if not (failed or goes_on or reconciler.awaits_answer(key)):

@@ -1,4 +1,5 @@
-"""Connections on which the time that it takes to read what arrives is bounded.
+"""Connections on which the time that it takes to read what arrives is bounded, and what else is
+charged to those who cause it.
 
 A tenant's program answers. Its status line, headers, interim answers (1xx) and chunks are read by
 the operator's one thread before anybody sees a body: a flood of them would take all of its time.
@@ -13,15 +14,17 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 
+T = TypeVar("T")
 ALLOWED_SECONDS = 0.1
 """Of the thread, for reading from one connection."""
 ALLOWED_SHARE = 0.002
@@ -66,6 +69,27 @@ class Meter:
         """The seconds. They are counted from 0 again."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
+
+
+@types.coroutine
+def metered(work: Coroutine[Any, Any, T], meter: Meter) -> Generator[Any, Any, T]:
+    """Await `work`, and charge to `meter` what its own steps take of the thread, however it ends.
+    Tasks that it starts are none of these.
+    """
+    step, given = work.send, None
+    while True:
+        begun = time.thread_time()
+        try:
+            awaited = step(given)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            meter.charge(time.thread_time() - begun)
+        try:
+            step, given = work.send, (yield awaited)
+        except BaseException as error:
+            step, given = work.throw, error
 
 
 _meter: ContextVar[Meter | None] = ContextVar("meter", default=None)

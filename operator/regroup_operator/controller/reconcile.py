@@ -23,7 +23,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import IMAGE_LIMIT
 from regroup_operator.api.worker_bounds import most_to_report
 from regroup_operator.controller.agent_survey import agents_to_ask
-from regroup_operator.controller.cluster import Cluster, pods_path
+from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import (
     Executor,
@@ -63,6 +63,7 @@ from regroup_operator.informer.first_sight import FirstSight
 from regroup_operator.informer.job_pods import own_pods
 from regroup_operator.informer.late_pod_events import LatePod, LatePodEvents
 from regroup_operator.informer.parsed_jobs import ParsedJobs
+from regroup_operator.informer.pod_lists import read_for
 from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import read_claim, read_identity, read_job
@@ -293,9 +294,8 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._progress.forget(key)
         self._looked_at.pop(key, None)
-        for jobs in (self._doubtful, self._unconfirmed, self._refused_once):
-            jobs.discard(key)
-        for jobs in (self._planned, self._training, self._up_to_date):
+        doubts = self._doubtful, self._unconfirmed, self._refused_once
+        for jobs in (*doubts, self._planned, self._training, self._up_to_date):
             jobs.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
@@ -431,11 +431,8 @@ class Reconciler:
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
         """The job's pods by a consistent list."""
-        label = names.selector(job.name)
-        listed, version = await self._cluster.pods(job.namespace, label, self._memory.pods.read)
-        for seen in listed:
-            if seen.value is None:
-                raise UnreadableObjectError.pod(pods_path(job.namespace), seen.key[1])
+        label, read = names.selector(job.name), read_for(job.uid, self._memory.pods.read)
+        listed, version = await self._cluster.pods(job.namespace, label, read)
         self._memory.pods.note_list(job.key, listed, version)
         self._doubtful.discard(job.key)
         self._unconfirmed.discard(job.key)
@@ -663,14 +660,12 @@ class Reconciler:
         is_up_to_date = job.key in self._up_to_date
         self._up_to_date.discard(job.key)
         emitted = [await self._events.emit(job.key, job.uid, event) for event in decided.events]
-        term = job.status.coordinator_term
-        note = partial(self._coordinators.note_emitted, job.key, term)
-        emitted.append(
-            await self._events.emit_reported(job.key, job.uid, observed.coordinator, note)
-        )
+        note = partial(self._coordinators.note_emitted, job.key, job.status.coordinator_term)
+        reported = self._events.emit_reported(job.key, job.uid, observed.coordinator, note)
+        emitted.append(await reported)
         remembered = [] if is_up_to_date or waits else remembered_events(job.status, _now())
-        for name, event in remembered:
-            emitted.append(await self._events.emit_named(job.key, job.uid, name, event))
+        named = self._events.emit_named
+        emitted += [await named(job.key, job.uid, name, event) for name, event in remembered]
         if all(emitted) and not waits:
             self._up_to_date.add(job.key)
 

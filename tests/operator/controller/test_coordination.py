@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NoReturn
@@ -31,6 +33,7 @@ from regroup_operator.controller.coordination import (
     answer_pause,
     fits,
     line_seconds,
+    rounds_share,
 )
 from regroup_operator.controller.coordinator_requests import (
     LARGE_BYTES,
@@ -40,10 +43,15 @@ from regroup_operator.controller.coordinator_requests import (
     LineBuffer,
     open_session,
 )
-from regroup_operator.controller.followed_coordinator import FollowedCoordinator, Target
+from regroup_operator.controller.followed_coordinator import (
+    ANSWER_BYTES,
+    FollowedCoordinator,
+    Target,
+)
 from regroup_operator.controller.operator_metrics import internal_errors
+from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.decide.coordinator_evidence import UNANSWERED_SECONDS, UNREADABLE_ANSWERS
-from regroup_operator.errors import CoordinatorError
+from regroup_operator.errors import CoordinatorError, NoWatchError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig
@@ -670,6 +678,109 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
         assert workers == 1
 
 
+class Rounds:
+    """A queue of jobs with one worker, whose rounds take so much of the thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ended: Counter[Key] = Counter()
+        self._seconds = seconds
+        self._queue: WorkQueue[Key] = WorkQueue(lambda key: key[0], most_of_a_group=1)
+
+    async def run(self, coordinators: Coordinators) -> None:
+        """Until it is cancelled."""
+        while True:
+            key, _ = await self._queue.take()
+            ends_at = time.thread_time() + self._seconds
+            while time.thread_time() < ends_at:
+                pass
+            coordinators.charge_round(key, self._seconds, 1)
+            self.ended[key] += 1
+            self._queue.done(key)
+            await asyncio.sleep(0)
+
+    async def pause_after_news(self, stub: CoordinatorStub) -> float:
+        """Have the coordinator of KEY report something. Returns the seconds until its round has
+        ended. Waits for a second more.
+        """
+        so_far, reported_at = self.ended[KEY], time.monotonic()
+        stub.report(revision=so_far + 1)
+        await waiting.until("a round", lambda: self.ended[KEY] > so_far)
+        pause = time.monotonic() - reported_at
+        await asyncio.sleep(1.0)
+        return pause
+
+    def add(self, key: Key) -> None:
+        """News of this job."""
+        self._queue.add(key)
+
+
+async def change_all_the_time(stubs: Sequence[CoordinatorStub]) -> None:
+    """Ten times a second, until it is cancelled: an answer is read five times a second."""
+    for revision in itertools.count(2):
+        for stub in stubs:
+            stub.report(revision=revision)
+        await asyncio.sleep(0.1)
+
+
+async def test_coordinators_that_change_all_the_time_delay_themselves_alone() -> None:
+    """Without a bound, their rounds take all of the thread."""
+    rounds = Rounds(0.02)
+    tenant = [("tenant", f"gpt{number}") for number in range(10)]
+    async with open_session() as session:
+        coordinators = Coordinators(session, rounds.add)
+        with contextlib.ExitStack() as started:
+            stubs = [
+                started.enter_context(CoordinatorStub(make_coordinator_status()))
+                for _ in range(len(tenant) + 1)
+            ]
+            working = asyncio.create_task(rounds.run(coordinators))
+            for key, stub in zip([*tenant, KEY], stubs, strict=True):
+                coordinators.follow(key, target(stub), workers=1)
+            flapping = asyncio.create_task(change_all_the_time(stubs[:-1]))
+            has_had_burst = lambda: min(rounds.ended[key] for key in tenant) >= 5  # noqa: E731
+            await waiting.until("their bursts", has_had_burst)
+            before, begun = rounds.ended.copy(), time.monotonic()
+            pauses = [await rounds.pause_after_news(stubs[-1]) for _ in range(4)]
+            seconds = time.monotonic() - begun
+            flapping.cancel()
+            working.cancel()
+            coordinators.close()
+    of_tenant = sum((rounds.ended - before)[key] for key in tenant)
+    assert of_tenant * 0.02 < 0.3 * seconds, of_tenant
+    assert max(pauses) < 1.0
+
+
+async def test_news_in_a_burst_begin_a_round_each_and_a_lost_coordinator_waits_for_none(
+    line: Line,
+) -> None:
+    """A recovery brings about five. A coordinator in debt that dies is noticed as soon as others,
+    but for a second.
+    """
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        for number in range(2, 12):
+            line.coordinators.charge_round(KEY, 0.009, 4)
+            stub.report(revision=number)
+            await line.until(number)
+        line.coordinators.charge_round(KEY, 5.0, 4)
+        stub.report(revision=20)
+        await until("the answer", lambda: (s := view_of(line).status) and s.revision == 20)
+        assert len(line.news) == 11
+        stub.answers.clear()
+        stub.end_watches()
+        try:
+            await line.until(12)
+        finally:
+            stub.answers.set()
+
+
+def test_rounds_of_news_of_a_thousand_jobs_take_half_of_the_thread_at_most() -> None:
+    for followed in (1, 50, 1000):
+        assert followed * rounds_share(1, followed) <= 0.52
+    assert rounds_share(4096, 1) < 0.06
+
+
 class LargeAnswer(LoopbackServer):
     """A coordinator that answers the same bytes at once, or stops after so many of them until its
     `rest` may follow. A context manager. Its watch says to ask, and ends.
@@ -818,6 +929,65 @@ async def test_ten_answers_of_4_mib_at_once_take_little_memory(line: Line, membe
         await until("all answers", lambda: all(map(asked, keys, targets)), 120)
         _, peak = tracemalloc.get_traced_memory()
         assert peak < PEAK_MIB * 2**20, f"{peak >> 20} MiB"
+
+
+async def test_what_is_kept_of_all_answers_has_a_bound_and_each_namespace_a_share_of_it(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job may have 4,096 workers, of which two pods are there. The answers come at once."""
+    answer = large_answer(500, "x" * 3600)
+    tenant = [("tenant", f"gpt{number}") for number in range(64)]
+    keys = [*tenant, ("other", "gpt")]
+    answer_once(monkeypatch, {keys[-1]: STATUS}, answer)
+    tracemalloc.start()
+    try:
+        for key in keys:
+            line.coordinators.follow(key, NOBODY)
+        has_asked = line.coordinators.has_asked
+        await until("all answers", lambda: all(has_asked(key, NOBODY) for key in keys), 120)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < ANSWER_BYTES / 2 + 16 * 2**20, f"{kept >> 20} MiB"
+    views = {key: line.coordinators.view(key, 1, ()) for key in keys}
+    assert views[keys[-1]].status is not None
+    with_room = [key for key in tenant if views[key].status is not None]
+    assert len(with_room) > 8
+    for key in set(tenant) - set(with_room):
+        assert "there is no room for its answer: those of" in views[key].error
+        assert views[key].unanswered_seconds == 0.0
+
+
+NOBODY = Target("uid", "198.19.0.9", 1, "secret")
+
+
+def answer_once(monkeypatch: pytest.MonkeyPatch, of: Mapping[Key, bytes], others: bytes) -> None:
+    """Without requests: coordinators of an older release, each of which answers once. `of`: the
+    answers of some jobs.
+    """
+
+    async def answer(_: Coordinators, key: Key, *_more: object) -> bytearray:
+        return bytearray(of.get(key, others))
+
+    async def no_watch(*_: object) -> NoReturn:
+        raise NoWatchError("none")
+
+    monkeypatch.setattr(Coordinators, "_status", answer)
+    monkeypatch.setattr(Coordinators, "_watch", no_watch)
+    monkeypatch.setattr(coordination, "answer_pause", lambda *_: 600.0)
+
+
+async def test_a_dozen_jobs_of_4096_workers_are_followed(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one namespace."""
+    answer_once(monkeypatch, {}, large_answer(4096, ""))
+    keys = [("default", f"gpt{number}") for number in range(12)]
+    for key in keys:
+        line.coordinators.follow(key, NOBODY)
+    has_asked = line.coordinators.has_asked
+    await until("all answers", lambda: all(has_asked(key, NOBODY) for key in keys), 60)
+    assert all(line.coordinators.view(key, 1, ()).status for key in keys)
 
 
 async def test_a_large_answer_that_does_not_end_puts_off_others_of_its_namespace_alone(

@@ -15,6 +15,7 @@ import pytest
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
+from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.handlers import (
     REST_SECONDS,
     ROUNDS_AT_ONCE,
@@ -617,6 +618,22 @@ async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_jobs(
     await until("a replacement", lambda: "gpt-w0-2" in standby.pods())
 
 
+async def test_losses_that_a_tenant_made_up_neither_displace_nor_delay_those_of_others(
+    api: FakeClusterApi,
+) -> None:
+    """Upon a change of the leader."""
+    operator = Operator(SETTINGS, KEYS, refuse_to_end)
+    memory = make_memory()
+    memory.pods.trust()
+    operator._add(KEY, Urgency.LOST)
+    for number in range(300):
+        operator._add(("foreign", f"made-up{number}"), Urgency.LOST)
+    operator._leads = True
+    await operator._begin_rounds(memory)
+    key, _ = await operator.queue.take()
+    assert key == KEY
+
+
 async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
     api: FakeClusterApi, running: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -710,6 +727,18 @@ async def test_a_large_job_that_rests_gets_a_replacement_at_once(
     await until("rest", lambda: KEY in first.operator.queue._resting)
     await change_pod(api, "gpt-w1-1", "status", phase="Failed", reason="Evicted")
     await until("a replacement", lambda: "gpt-w1-2" in first.pods())
+
+
+async def test_what_a_round_takes_of_the_thread_is_charged_to_its_coordinator(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[tuple[Key, float, int]] = []
+    monkeypatch.setattr(Coordinators, "charge_round", lambda _, *given: charged.append(given))
+    operator = await running()
+    await make_job(operator.api)
+    await until("a round of four pods", lambda: any(pods == 4 for _, _, pods in charged))
+    assert {key for key, _, _ in charged} == {KEY}
+    assert all(0.0 < seconds < 1.0 for _, seconds, _ in charged)
 
 
 async def test_rounds_of_one_namespace_that_do_not_end_leave_places_for_others(

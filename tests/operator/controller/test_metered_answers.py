@@ -31,6 +31,7 @@ from regroup_operator.controller.metered_answers import (
     SMALL_BYTES,
     Meter,
     charged_to,
+    metered,
 )
 from regroup_operator.errors import CoordinatorError, CostlyAnswerError, NoAnswerError
 from regroup_operator.observe.observed import CoordinatorView
@@ -217,3 +218,56 @@ async def test_a_redirect_is_not_followed() -> None:
             await ask(stub, LARGE_BYTES)
         assert not isinstance(why.value, NoAnswerError)
         assert other.connections == 0
+
+
+def busy(seconds: float) -> None:
+    """Take so much of the thread."""
+    until_then = time.thread_time() + seconds
+    while time.thread_time() < until_then:
+        pass
+
+
+async def test_what_steps_of_a_coroutine_take_is_charged_however_it_ends() -> None:
+    """Not what others take meanwhile."""
+    meter, others = Meter(), asyncio.Event()
+
+    async def work(error: Exception | None) -> str:
+        busy(0.02)
+        await others.wait()
+        busy(0.02)
+        if error:
+            raise error
+        return "done"
+
+    async def other() -> None:
+        busy(0.1)
+        others.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(other())
+        assert await metered(work(None), meter) == "done"
+    assert 0.04 <= meter.take() < 0.1
+    with pytest.raises(ValueError, match="broken"):
+        await metered(work(ValueError("broken")), meter)
+    assert 0.04 <= meter.take() < 0.1
+
+
+async def test_a_coroutine_that_is_metered_can_be_cancelled() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def round_of_a_job() -> None:
+        await metered(work(), Meter())
+
+    task = asyncio.create_task(round_of_a_job())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()

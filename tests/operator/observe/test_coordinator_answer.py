@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe import coordinator_answer
-from regroup_operator.observe.coordinator_answer import MOST_BYTES, most_bytes, read_answer
+from regroup_operator.observe.coordinator_answer import (
+    MOST_BYTES,
+    kept_bytes,
+    most_bytes,
+    read_answer,
+)
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.coordinator.coordinator_status import (
     MORE_IN_CONTACT,
@@ -379,3 +384,23 @@ def test_names_of_phases_do_not_add_up_over_terms() -> None:
         observed = replace(simulation.observed(), coordinator=CoordinatorView(report))
         simulation.status = plan(simulation.job(), observed, simulation.now).status
     assert len(simulation.status.ledger.seconds) == 16
+
+
+@pytest.mark.parametrize(("members", "least"), [(1, 1), (1000, 300)])
+@pytest.mark.parametrize("sign", ["x", "\u4e2d", "\U0001f600"])
+def test_what_an_answer_takes_in_memory_is_counted(members: int, least: int, sign: str) -> None:
+    """Also where its texts take four times as many bytes as they have characters."""
+    made = [
+        {**ANSWER["members"][0], "member": str(uuid4()), "node": f"{number}", "lost": sign * 200}
+        for number in range(members)
+    ]
+    answer = {**ANSWER, "members": made, "agents_in_contact": [str(uuid4())]}
+    data = json.dumps(answer, ensure_ascii=False).encode()
+    read_answer(data, 1, members)
+    tracemalloc.start()
+    try:
+        status = read_answer(data, 1, members)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert least * 1000 < kept <= kept_bytes(status) < 2 * kept + 10_000
