@@ -101,7 +101,7 @@ bursts where a job recovers. Twenty rounds take as much, and such bursts have ab
 ROUNDS_SHARE = (0.01, 1e-5)
 """Of that thread for rounds of a job that its news begin over and over, likewise."""
 ALL_ROUNDS_SHARE = 0.5
-"""Of that thread for those of all jobs together: with more than 50 each has less."""
+"""Of that thread for those of all such jobs together: with more than 50 each has less."""
 _WITH_FOLLOWING = 2.0
 """Times what such a round itself takes is what it takes in all: its write of the status is sent
 beside it and comes back by a watch, which begins another round.
@@ -138,6 +138,8 @@ class Coordinators:
         self._followed: Counter[str] = Counter()
         """Namespace -> how many of them are its."""
         self._room = AnswerRoom(ANSWER_BYTES)
+        self._in_debt: set[Key] = set()
+        """Jobs whose last news had to wait, since their rounds have taken too much."""
         self._breaker = OutageBreaker()
         self._clock = ContactClock()
         """Of answers, and of the time without any."""
@@ -200,6 +202,7 @@ class Coordinators:
             return
         self._followed -= Counter([key[0]])  # without namespaces that have none left
         follower.drop_news()
+        self._in_debt.discard(key)
         self._room.release(key)
         for task in follower.tasks:
             task.cancel()
@@ -224,7 +227,7 @@ class Coordinators:
         follower.pods = pods
         if follower.has_round:
             follower.has_round = False
-            share = rounds_share(pods, len(self._followers))
+            share = rounds_share(pods, len(self._in_debt))
             follower.rounds.charge(_WITH_FOLLOWING * seconds, share, time.monotonic())
 
     def _bring_news(
@@ -234,11 +237,13 @@ class Coordinators:
         taken over meanwhile, and a round for another reason acts on it.
         """
         free, each = FREE_SECONDS
-        share = rounds_share(follower.pods, len(self._followers))
+        share = rounds_share(follower.pods, len(self._in_debt))
         pause = follower.rounds.pause(free + each * follower.pods, share, time.monotonic())
         if not pause:
+            self._in_debt.discard(key)
             self._begin_round(key, follower)
             return
+        self._in_debt.add(key)
         loop = asyncio.get_running_loop()
         at = loop.time() + min(pause, longest)
         if follower.news is None or at < follower.news.when():
@@ -441,12 +446,12 @@ def answer_pause(least: float, followed: int, cost: float, workers: int) -> floa
     return max(least, usual * max(1.0, cost / fair_cost(workers)))
 
 
-def rounds_share(pods: int, followed: int) -> float:
+def rounds_share(pods: int, in_debt: int) -> float:
     """The part of the operator's thread for rounds that news of one coordinator begin, where its
-    job has so many pods and so many are followed.
+    job has so many pods, and rounds of so many jobs have taken too much.
     """
     share, each = ROUNDS_SHARE
-    return min(share + each * pods, ALL_ROUNDS_SHARE / max(1, followed))
+    return min(share + each * pods, ALL_ROUNDS_SHARE / max(1, in_debt))
 
 
 def fair_cost(workers: int) -> float:

@@ -742,9 +742,11 @@ async def test_coordinators_that_change_all_the_time_delay_themselves_alone() ->
             before, begun = rounds.ended.copy(), time.monotonic()
             pauses = [await rounds.pause_after_news(stubs[-1]) for _ in range(4)]
             seconds = time.monotonic() - begun
+            assert coordinators._in_debt == set(tenant)
             flapping.cancel()
             working.cancel()
             coordinators.close()
+            assert not coordinators._in_debt
     of_tenant = sum((rounds.ended - before)[key] for key in tenant)
     assert of_tenant * 0.02 < 0.3 * seconds, of_tenant
     assert max(pauses) < 1.0
@@ -776,8 +778,8 @@ async def test_news_in_a_burst_begin_a_round_each_and_a_lost_coordinator_waits_f
 
 
 def test_rounds_of_news_of_a_thousand_jobs_take_half_of_the_thread_at_most() -> None:
-    for followed in (1, 50, 1000):
-        assert followed * rounds_share(1, followed) <= 0.52
+    for in_debt in (1, 50, 1000):
+        assert in_debt * rounds_share(1, in_debt) <= 0.52
     assert rounds_share(4096, 1) < 0.06
 
 
