@@ -72,17 +72,17 @@ async def test_two_such_namespaces_delay_another_by_one_request() -> None:
         get = connection.request("GET", "/api/v1/namespaces/other/pods/one")
         waiting = asyncio.create_task(get)
         await asyncio.sleep(0)
-        server.seconds = 0.1
+        server.seconds = 0.4
         server.may_answer.set()
         await waiting
         assert server.answered <= 3 * REQUESTS_AT_ONCE, "it was not behind all 256"
 
 
 async def test_the_wait_for_a_place_is_no_missing_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FLOOD requests of 0.1 s each, of which a namespace sends 16 at a time, take 0.8 s."""
-    monkeypatch.setattr(api_connection, "TIMEOUT", aiohttp.ClientTimeout(total=0.6, connect=0.3))
+    """FLOOD requests of 0.4 s each, of which a namespace sends 16 at a time, take 3.2 s."""
+    monkeypatch.setattr(api_connection, "TIMEOUT", aiohttp.ClientTimeout(total=2.0, connect=2.0))
     server = SlowWrites()
-    server.seconds = 0.1
+    server.seconds = 0.4
     server.may_answer.set()
     async with flooded(server, "flood"):
         pass
