@@ -9,7 +9,8 @@ import contextlib
 import io
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, get_args
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -101,12 +102,27 @@ def count_taken(waited: float) -> None:
     queue_wait.labels(name=CONTROLLER).observe(waited)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a scrape shows of a job. Its status takes ten times the memory."""
+
+    phase: Phase | None
+    workers: tuple[tuple[str, int], ...]
+    """State and number."""
+    restarts: tuple[int, ...]
+    """For each cause."""
+    lost_steps: int
+    excluded: int
+    waiting: str
+    """Reason; empty: it is ready."""
+    degraded: str
+
+
 class JobSeries(Collector):
     """The series of all jobs, from their last written statuses."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, tuple[dict[str, int], TrainingJobStatus, Waiting | None]] = {}
-        """Workers by state, status, and why it waits; no spec, which may be large."""
+        self._jobs: dict[Key, _Shown] = {}
         self._observed_recoveries: dict[Key, set[str]] = {}
         self._recovery_labels: dict[Key, set[tuple[str, ...]]] = {}
         """Of the series that each job has."""
@@ -127,7 +143,7 @@ class JobSeries(Collector):
             self._recovery_labels.setdefault(job.key, set()).add(labels)
             recovery_seconds.labels(*labels).observe(recovery.down_seconds or 0.0)
         self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
-        self._jobs[job.key] = (_workers(job, status), status, waiting)
+        self._jobs[job.key] = _shown(job, status, waiting)
         self._failed.discard(job.key)
 
     def fail(self, key: Key) -> None:
@@ -143,60 +159,90 @@ class JobSeries(Collector):
             recovery_seconds.remove(*labels)
 
     def collect(self) -> Iterator[Metric]:
-        """The series of all jobs, for a scrape."""
+        """The series of all jobs, for a scrape. One family at a time: of a thousand jobs each takes
+        megabytes.
+        """
         base = ["namespace", "trainingjob"]
-        phase = GaugeMetricFamily(
-            "trainingjob_status_phase", "1 for the current phase.", labels=[*base, "phase"]
-        )
-        workers = GaugeMetricFamily(
-            "trainingjob_workers", "Workers by state.", labels=[*base, "state"]
-        )
-        restarts = CounterMetricFamily(
-            "trainingjob_restarts", "Recoveries by cause.", labels=[*base, "cause"]
-        )
-        lost = CounterMetricFamily("trainingjob_lost_steps", "Steps done again.", labels=base)
-        excluded = GaugeMetricFamily(
-            "trainingjob_nodes_excluded", "Nodes that the job avoids.", labels=base
-        )
-        wait = GaugeMetricFamily(
-            "trainingjob_waiting",
-            "1 for the reason why the job is not ready; absent while it is.",
-            labels=[*base, "reason"],
-        )
-        degraded = GaugeMetricFamily(
-            "trainingjob_degraded",
-            "1 for the reason why the job trains with less than it should; absent else.",
-            labels=[*base, "reason"],
-        )
         # In a thread of its own, while jobs come and go. Nothing else runs while copy() does.
         jobs, failed = self._jobs.copy(), self._failed.copy()
-        for key, (counts, status, waiting) in jobs.items():
-            if waiting is not None and key not in failed:
-                wait.add_metric([*key, waiting.reason], 1.0)
-            if (condition := status.condition("Degraded")) and condition.status == "True":
-                degraded.add_metric([*key, condition.reason], 1.0)
+        family: GaugeMetricFamily | CounterMetricFamily
+        family = GaugeMetricFamily(
+            "trainingjob_status_phase", "1 for the current phase.", labels=[*base, "phase"]
+        )
+        for key, job in jobs.items():
             for name in get_args(Phase):
-                phase.add_metric([*key, name], float(status.phase == name))
-            for state, count in counts.items():
-                workers.add_metric([*key, state], count)
-            for cause in get_args(Cause):
-                restarts.add_metric([*key, cause], getattr(status.restarts, cause))
-            lost.add_metric([*key], status.goodput.lost_steps)
-            excluded.add_metric([*key], len(status.excluded_nodes))
-        for key in failed:
-            wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
-        yield from (phase, workers, restarts, lost, excluded, wait, degraded)
+                family.add_metric([*key, name], float(job.phase == name))
+        yield family
+        family = GaugeMetricFamily(
+            "trainingjob_workers", "Workers by state.", labels=[*base, "state"]
+        )
+        for key, job in jobs.items():
+            for state, count in job.workers:
+                family.add_metric([*key, state], count)
+        yield family
+        family = CounterMetricFamily(
+            "trainingjob_restarts", "Recoveries by cause.", labels=[*base, "cause"]
+        )
+        for key, job in jobs.items():
+            for cause, count in zip(get_args(Cause), job.restarts, strict=True):
+                family.add_metric([*key, cause], count)
+        yield family
+        family = CounterMetricFamily("trainingjob_lost_steps", "Steps done again.", labels=base)
+        for key, job in jobs.items():
+            family.add_metric([*key], job.lost_steps)
+        yield family
+        family = GaugeMetricFamily(
+            "trainingjob_nodes_excluded", "Nodes that the job avoids.", labels=base
+        )
+        for key, job in jobs.items():
+            family.add_metric([*key], job.excluded)
+        yield family
+        yield from _reasons(jobs, failed)
 
 
-def _workers(job: AnyJob, status: TrainingJobStatus) -> dict[str, int]:
-    counts = {"ready": status.ready_replicas}
-    if isinstance(job, Job):
-        counts |= {
-            "desired": job.spec.replicas,
-            "min": job.spec.min_replicas,
-            "max": job.spec.max_replicas,
-        }
-    return counts
+def _reasons(jobs: Mapping[Key, _Shown], failed: Set[Key]) -> Iterator[Metric]:
+    """Why jobs wait, and why they train with less. `failed`: whose last round ended in an error."""
+    labels = ["namespace", "trainingjob", "reason"]
+    wait = GaugeMetricFamily(
+        "trainingjob_waiting",
+        "1 for the reason why the job is not ready; absent while it is.",
+        labels=labels,
+    )
+    degraded = GaugeMetricFamily(
+        "trainingjob_degraded",
+        "1 for the reason why the job trains with less than it should; absent else.",
+        labels=labels,
+    )
+    for key, job in jobs.items():
+        if job.waiting and key not in failed:
+            wait.add_metric([*key, job.waiting], 1.0)
+        if job.degraded:
+            degraded.add_metric([*key, job.degraded], 1.0)
+    for key in failed:
+        wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
+    yield from (wait, degraded)
+
+
+def _shown(job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> _Shown:
+    condition = status.condition("Degraded")
+    return _Shown(
+        phase=status.phase,
+        workers=_workers(job, status),
+        restarts=tuple(getattr(status.restarts, cause) for cause in get_args(Cause)),
+        lost_steps=status.goodput.lost_steps,
+        excluded=len(status.excluded_nodes),
+        waiting=waiting.reason if waiting else "",
+        degraded=condition.reason if condition and condition.status == "True" else "",
+    )
+
+
+def _workers(job: AnyJob, status: TrainingJobStatus) -> tuple[tuple[str, int], ...]:
+    ready = ("ready", status.ready_replicas)
+    if not isinstance(job, Job):
+        return (ready,)
+    spec = job.spec
+    wanted = ("desired", spec.replicas), ("min", spec.min_replicas), ("max", spec.max_replicas)
+    return ready, *wanted
 
 
 job_series = JobSeries()

@@ -32,7 +32,10 @@ class ProgressSchedule:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._due: dict[Hashable, int] = {}
-        self._taken: set[int] = set()
+        self._taken, self._first = 0, 0
+        """A bit for each number from `_first` on: of a thousand jobs, nearly all of the next
+        thousand numbers are taken.
+        """
         self._tries: deque[float] = deque(maxlen=WRITES_A_SECOND)
         """When the last writes of progress were begun."""
 
@@ -66,16 +69,21 @@ class ProgressSchedule:
 
     def forget(self, key: Hashable) -> None:
         """The job is gone."""
-        if key in self._due:
-            self._taken.discard(self._due.pop(key))
+        after_first = self._due.pop(key, -1) - self._first
+        if after_first >= 0:
+            self._taken &= ~(1 << after_first)
 
     def _plan(self, key: Hashable, pause: float) -> None:
         """Take the first time after `pause` that no other job has, and give the former one back: so
         the times of all jobs are within an interval, however often their statuses are written.
         """
         self.forget(key)
-        slot = math.ceil((self._clock() + pause) * WRITES_A_SECOND)
-        while slot in self._taken:
-            slot += 1
-        self._due[key] = slot
-        self._taken.add(slot)
+        now = self._clock()
+        past = max(0, math.floor(now * WRITES_A_SECOND) - self._first)
+        self._first += past
+        self._taken >>= past
+        after_first = max(0, math.ceil((now + pause) * WRITES_A_SECOND) - self._first)
+        later = self._taken >> after_first
+        after_first += (~later & (later + 1)).bit_length() - 1  # to the lowest bit that is 0
+        self._due[key] = self._first + after_first
+        self._taken |= 1 << after_first
