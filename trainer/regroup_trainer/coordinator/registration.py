@@ -43,8 +43,12 @@ def resync(state: State, hello: Hello, now: float) -> None:
     for report in (*hello.busy, *hello.ended, *member.early.values()):
         on_report(state, report, member, now)
     member.early.clear()
-    if state.current is not None:
-        _repeat_end(state, state.current, hello.member, now)
+    current = state.current
+    if current is None:
+        return
+    if current.record.members[0].member == hello.member:
+        current.save_asked = None  # a request that has no answer yet is passed again
+    _repeat_end(state, current, hello.member, now)
 
 
 def _repeat_end(state: State, current: CurrentGeneration, member: str, now: float) -> None:
