@@ -45,6 +45,8 @@ _WAITS = (
 )
 """Patterns of what tests share: these wait more than they compute. They leave the cores to others.
 """
+_SHRINKING_SECONDS = 300.0
+"""For so long does hypothesis look for a smaller example of what fails."""
 _LINES = 20
 """How many lines of each log a failing test shows: those of the last generations."""
 _FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
@@ -144,11 +146,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "template" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ranks)
+        _leave_time_to_shrink(item)
     items.sort(key=_stage)
     if hasattr(config, "workerinput"):
         slow = Counter(group(item.nodeid) for item in items if item.get_closest_marker("slow"))
         first = list(dict.fromkeys(_SHARED.values()))
         items.sort(key=lambda item: _rank(group(item.nodeid), first, slow))
+
+
+def _leave_time_to_shrink(item: pytest.Item) -> None:
+    """Else the time limit ends one of the many tries, and hypothesis reports it as one more failure
+    that it cannot repeat: a flaky one.
+    """
+    usual = float(item.config.getini("timeout") or 0.0)
+    is_searched = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+    if usual and is_searched and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(usual + _SHRINKING_SECONDS))
 
 
 def _rank(name: str, first: list[str], slow: Mapping[str, int]) -> tuple[int, int]:

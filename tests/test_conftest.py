@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis.internal.conjecture import engine
 
 import tests.conftest as conftest
 from demo.kubectl import CommandError
@@ -78,6 +79,35 @@ def test_run(record_property):
 def test_that_fails(record_property):
     record_run(record_property, "on a cluster", "RayJob", "other")
     raise AssertionError
+"""
+SEARCHING = """
+import pytest
+from hypothesis import given, strategies
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+@pytest.fixture(autouse=True)
+def limit(request):
+    marker = request.node.get_closest_marker("timeout")
+    print(f"{request.node.nodeid}: {marker.args[0] if marker else None}")
+
+class Machine(RuleBasedStateMachine):
+    @rule()
+    def nothing(self):
+        pass
+
+TestMachine = Machine.TestCase
+
+@given(strategies.just(1))
+def test_property(one):
+    pass
+
+@pytest.mark.timeout(900)
+@given(strategies.just(1))
+def test_longer(one):
+    pass
+
+def test_plain():
+    pass
 """
 SHARED = """
 import pytest
@@ -147,6 +177,19 @@ def test_a_failing_test_shows_the_ends_of_its_logs(output: str) -> None:
 )
 def test_a_failing_test_names_its_seed(output: str, test: str, seed: list[str]) -> None:
     assert section(output, test, "Seed") == seed
+
+
+def test_the_time_limit_of_a_search_leaves_hypothesis_the_time_to_shrink(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SEARCHING)
+    output = run(tmp_path, 0, "-s", "-o", "timeout=60")
+    limits = dict(re.findall(r"::(\w+): (\S+)$", output, re.M))
+    assert limits == {
+        "runTest": "360.0",
+        "test_property": "360.0",
+        "test_longer": "900",
+        "test_plain": "None",
+    }
+    assert float(limits["runTest"]) - 60 >= engine.MAX_SHRINKING_SECONDS
 
 
 def test_a_run_ends_with_what_became_of_published_jobs(tmp_path: Path) -> None:

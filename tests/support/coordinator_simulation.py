@@ -19,7 +19,7 @@ from regroup_trainer.coordinator.effects import (
     ReserveNumber,
     Send,
 )
-from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
+from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, RankExit, Stack
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.protocol.coordinator_messages import (
     Begin,
@@ -133,6 +133,8 @@ class SimulatedAgent:
     heartbeat_delay: float = 0.0
     """By how many seconds it says that it sends its heartbeats late."""
     connected: bool = False
+    is_asked_to_leave: bool = False
+    """Whether its pod is being deleted. The operator makes its replacement at once."""
     keeps_old_connection: bool = False
     """It has not noticed yet that its coordinator is gone."""
     decision: Decision = Decision.CONTINUE
@@ -160,6 +162,11 @@ class SimulatedAgent:
     def name(self) -> str:
         """Its member UID."""
         return self.state.hello().member
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the operator sees a pod of its index that it need not replace."""
+        return self.alive and not self.is_asked_to_leave
 
     @property
     def can_send(self) -> bool:
@@ -233,7 +240,13 @@ class Job:
         """It opens a new connection and sends its hello."""
         agent.connected = True
         agent.undelivered.clear()
-        self._do(self.core.on_message(agent.state.hello(), agent.name, self.now))
+        self.say_hello(agent, agent.state.hello())
+
+    def say_hello(self, agent: SimulatedAgent, hello: Hello) -> None:
+        """Its hello arrives. One that leaves says so again over each connection."""
+        self._do(self.core.on_message(hello, agent.name, self.now))
+        if agent.is_asked_to_leave:
+            self.ask_to_leave(agent)
 
     def disconnect(self, agent: SimulatedAgent) -> None:
         """Its connection breaks, and both ends notice."""
@@ -275,6 +288,7 @@ class Job:
 
     def ask_to_leave(self, agent: SimulatedAgent) -> None:
         """The agent gets SIGTERM, and reports that it leaves."""
+        agent.is_asked_to_leave = True
         self.send(agent, Leaving(reason="SIGTERM"))
 
     def send(self, agent: SimulatedAgent, message: Report | Leaving | HeldSnapshots) -> None:

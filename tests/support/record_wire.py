@@ -62,8 +62,7 @@ class WireJob(Job):
         agent.undelivered.clear()
         text = agent.state.hello().shortened().model_dump_json()
         self.traffic.to_coordinator += len(text)
-        hello = self._whole(ShortHello.model_validate_json(text), agent)
-        self._do(self.core.on_message(hello, agent.name, self.now))
+        self.say_hello(agent, self._whole(ShortHello.model_validate_json(text), agent))
 
     def _whole(self, short: ShortHello, agent: SimulatedAgent) -> Hello:
         number = short.generation

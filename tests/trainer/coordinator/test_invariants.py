@@ -103,7 +103,7 @@ class Faults(RuleBasedStateMachine):
     @rule(index=st.integers(0, WORKERS + SPARES - 1))
     def a_replacement_comes(self, index: int) -> None:
         agents = self.job.agents.values()
-        here = {agent.index for agent in agents if agent.alive and agent.reachable}
+        here = {agent.index for agent in agents if agent.is_here and agent.reachable}
         for one in range(index * self.times, (index + 1) * self.times):
             if one not in here:
                 self.job.add_agent(one)
@@ -282,7 +282,7 @@ class Faults(RuleBasedStateMachine):
         for seconds in (5.0, 20.0, 70.0):  # a worker that leaves may save the state first
             job.wait(seconds)
             for index in range(job.desired.workers):
-                if not any(a.index == index and a.alive for a in job.agents.values()):
+                if not any(a.index == index and a.is_here for a in job.agents.values()):
                     job.add_agent(index)
         job.wait(10.0)
         at = job.step

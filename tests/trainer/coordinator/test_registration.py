@@ -1,4 +1,6 @@
-"""Two agents of one index: who waits, and who takes over. In virtual time, and over real HTTP."""
+"""What an agent that is back is sent, and two agents of one index: who waits, and who takes over.
+In virtual time, and over real HTTP.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.agent_messages import Hello
-from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired, start_job
+from tests.support.coordinator_simulation import (
+    Job,
+    SimulatedAgent,
+    make_desired,
+    start_job,
+)
 from tests.support.generations import make_hello
 from tests.support.waiting import wait_until
 
@@ -29,6 +36,43 @@ def train() -> tuple[Job, list[SimulatedAgent]]:
 
 def is_member(job: Job, agent: SimulatedAgent) -> bool:
     return agent.name in job.core.state.members
+
+
+def returns(job: Job, agent: SimulatedAgent) -> None:
+    """It was cut off, and what it was sent meanwhile is lost with its connection."""
+    agent.reachable = True
+    job.disconnect(agent)
+    job.wait(2.0)
+
+
+def test_rank_0_learns_that_a_worker_leaves_though_it_lost_the_begin_with_its_connection() -> None:
+    job = Job(make_desired(steps=10_000))
+    first, _ = job.add_agent(0), job.add_agent(1)
+    job.cut_off(first)
+    last = job.add_agent(2)
+    job.ask_to_leave(last)
+    assert job.record.number.n == 1
+    assert first.state.record is None
+    returns(job, first)
+    assert job.indices == [0, 1]
+    assert last.exit_code == 0
+
+
+def test_a_rank_takes_its_state_out_of_a_failed_generation_of_which_its_agent_lost_the_begin() -> (
+    None
+):
+    job, (first, second, third) = start_job(steps=10_000)
+    at = job.step
+    job.hang(second)
+    job.report_lost(third, "node NotReady")
+    job.cut_off(first)
+    job.rank_ends(second, "peer", 137)
+    assert job.record.number.n == 2
+    assert first.is_parked
+    job.fail_rank(second)
+    returns(job, first)
+    assert (job.record.number.n, job.record.restored_from) == (3, "Peers")
+    assert job.resumed[job.record.number] >= at
 
 
 def test_a_second_agent_of_an_index_waits_while_the_first_is_responsive() -> None:

@@ -104,6 +104,21 @@ def test_a_save_that_failed_is_an_answer_but_not_that_old_ones_stay() -> None:
     assert "full" in asked.answer.message
 
 
+def test_rank_0_is_asked_again_where_its_connection_was_closed_when_somebody_asked() -> None:
+    asked = Asked()
+    first = asked.agents[0]
+    asked.job.disconnect(first)
+    asked.ask("now-1")
+    asked.job.wait(0.2)
+    assert first.decision == Decision.SAVE
+    asked.saved(asked.job.step)
+    assert asked.answer is not None
+    assert asked.answer.outcome == "Done"
+    asked.job.disconnect(first)
+    asked.job.wait(0.2)
+    assert asked.decisions == [Decision.SAVE, Decision.SAVE], "it is answered"
+
+
 def test_the_ranks_of_the_next_generation_are_asked_again() -> None:
     asked = Asked()
     asked.ask("now-1")

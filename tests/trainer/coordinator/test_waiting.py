@@ -5,6 +5,8 @@ from __future__ import annotations
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.waiting import REASONS
+from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots
+from regroup_trainer.protocol.generation import SnapshotNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from tests.support.coordinator_simulation import Job, make_desired, start_job
 from tests.support.generations import make_hello
@@ -166,6 +168,26 @@ def test_the_message_names_the_failure_and_what_is_waited_for() -> None:
         "; waiting for 1 more worker: have 1 of at least 2 (see the pods of gpt-w0)"
     )
     assert status(job).message == waiting.message
+
+
+def test_who_is_kept_for_a_snapshot_and_who_is_too_many_are_none_of_the_least_workers() -> None:
+    job, (first, second, _) = start_job()
+    snapshot = SnapshotNumber(job.step, job.record.number, 1)
+    job.send(first, HeldSnapshots(snapshots=(HeldSnapshot(number=snapshot, shards=(0,)),)))
+    job.update_desired(replicas=2)
+    job.ask_to_leave(first)
+    job.report_lost(second, "node NotReady")
+    job.add_agent(1)
+    job.wait(1.0)
+    assert status(job).message.endswith(
+        "; waiting for 1 more worker: have 1 of at least 2 (see the pods of gpt-w0); gpt-w0-1 is "
+        "to leave, and stays until then for its part of a memory snapshot, which no other has"
+    )
+    job.add_agent(0)
+    job.wait(1.0)
+    assert job.indices == [0, 1]
+    assert status(job).phase == "running"
+    assert first.exit_code == 0
 
 
 def test_a_generation_that_failed_says_so_until_its_ranks_are_out() -> None:

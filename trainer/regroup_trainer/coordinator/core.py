@@ -423,14 +423,14 @@ class Coordinator:
         """What is known for the next generation. Members are counted only while one is formed."""
         state, timers = self.state, self._timers
         if not self._is_forming():
-            return WaitingContext(state, timers, self._numbers, 0, 0, now)
-        members, workers = state.members, state.desired.workers
-        candidates, fitting = len(members.staying), members.fitting(workers)
-        if holders := leaving_holders(state):
-            hellos = self._candidates(holders)
-            candidates, fitting = len(hellos), sum(hello.index < workers for hello in hellos)
+            return WaitingContext(state, timers, self._numbers, 0, 0, frozenset(), now)
+        workers, holders = state.desired.workers, leaving_holders(state)
+        if holders:
+            fitting = sum(hello.index < workers for hello in self._candidates(holders))
+        else:
+            fitting = state.members.fitting(workers)
         size = size_of_next(fitting, state.desired)
-        return WaitingContext(state, timers, self._numbers, candidates, size, now)
+        return WaitingContext(state, timers, self._numbers, fitting, size, holders, now)
 
     def _candidates(self, holders: Container[str]) -> list[Hello]:
         """The members that may take part: those that stay, and those that first have to save what

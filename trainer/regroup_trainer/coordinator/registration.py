@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.generation_end import repeat_order
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.reports import on_report
@@ -45,10 +46,17 @@ def resync(state: State, hello: Hello, now: float) -> None:
     current = state.current
     if current is None:
         return
+    if current.record.members[0].member == hello.member:
+        current.save_asked = None  # a request that has no answer yet is passed again
+    _repeat_end(state, current, hello.member, now)
+
+
+def _repeat_end(state: State, current: CurrentGeneration, member: str, now: float) -> None:
+    """Send a member what it was sent, or would have been, to end the current generation."""
     if current.leave_order is not None:
-        repeat_order(state, current, current.leave_order, hello.member, now)
-    elif current.decision is not None and current.record.members[0].member == hello.member:
-        state.send(hello.member, Decide(generation=current.number, decision=current.decision))
+        repeat_order(state, current, current.leave_order, member, now)
+    elif current.decision is not None and current.record.members[0].member == member:
+        state.send(member, Decide(generation=current.number, decision=current.decision))
 
 
 def _exit_order(state: State, hello: Hello) -> Exit | None:
@@ -127,10 +135,18 @@ def _learn(state: State, numbers: ReservedNumbers, hello: Hello) -> None:
 
 
 def _bring_up_to_date(state: State, hello: Hello, now: float) -> None:
-    """Resync a member of the current generation; begin it where ranks of another may still run."""
-    if state.current is None:
+    """Resync a member of the current generation; begin it where ranks of another may still run.
+
+    A member that lacks its record has lost what followed the Begin, too.
+    """
+    current = state.current
+    if current is None:
         return
-    if hello.record is not None and hello.record.number == state.current.number:
+    if hello.record is not None and hello.record.number == current.number:
         resync(state, hello, now)
-    elif state.current.place_of(hello.member) is not None or hello.record is not None:
-        state.send(hello.member, Begin(record=state.current.record))
+        return
+    is_member = current.position_of(hello.member) is not None
+    if is_member or hello.record is not None:
+        state.send(hello.member, Begin(record=current.record))
+    if is_member:
+        _repeat_end(state, current, hello.member, now)

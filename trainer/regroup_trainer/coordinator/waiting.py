@@ -76,10 +76,12 @@ class WaitingContext:
     state: State
     timers: FormationTimers
     numbers: ReservedNumbers
-    candidates: int
-    """Members that may take part in the next generation."""
+    fitting: int
+    """Members that may take part in the next generation, of an index that is wanted."""
     size: int
     """Members of the next generation; 0 when there are too few."""
+    holders: frozenset[str]
+    """The `leaving_holders`."""
     now: float
 
     @property
@@ -179,7 +181,7 @@ def _former_workers(context: WaitingContext) -> str | None:
 def _nobody_yet(context: WaitingContext) -> str | None:
     """A successor must be found first; the workers may well train meanwhile."""
     early = context.now < context.timers.adopt_until
-    if context.candidates or not early:
+    if context.state.members or not early:
         return None
     return f"waiting for workers: none has connected yet{_absent(context)}"
 
@@ -187,15 +189,24 @@ def _nobody_yet(context: WaitingContext) -> str | None:
 def _too_few_workers(context: WaitingContext) -> str | None:
     if context.size:
         return None
-    state = context.state
-    least, have = least_workers(state.desired), context.candidates
+    least, have = least_workers(context.state.desired), context.fitting
     missing = max(1, least - have)
     more = f"{missing} more worker{'s' if missing > 1 else ''}"
     what = f"waiting for {more}: have {have} of at least {least}{_absent(context)}"
-    leaving = next((member.hello.pod for member in state.members.leaving.values()), None)
-    if leaving is None:
-        return what
-    return f"{what}; {leaving} keeps the only live copy of the state until it is killed"
+    return f"{what}{_who_leaves_later(context)}"
+
+
+def _who_leaves_later(context: WaitingContext) -> str:
+    """A worker that was asked to leave and is still needed, and what for; empty: there is none."""
+    leaving, holders = context.state.members.leaving, context.holders
+    if holders:
+        pod = next(member.hello.pod for name, member in leaving.items() if name in holders)
+        return f"; {pod} keeps the only live copy of the state until it is killed"
+    source = next((name for name in context.state.departures.kept if name in leaving), None)
+    if source is None:
+        return ""
+    what = "its part of a memory snapshot, which no other has"
+    return f"; {leaving[source].hello.pod} is to leave, and stays until then for {what}"
 
 
 def _absent(context: WaitingContext) -> str:
