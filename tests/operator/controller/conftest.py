@@ -6,11 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from regroup_operator.controller import handlers
+from regroup_operator.controller.operator_metrics import JobSeries, recovery_seconds
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Api, Namespace
 from tests.support.operator_process import Kubelets, OperatorProcess, installed_operator
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.running_job import running_job
+
+
+@pytest.fixture(autouse=True)
+def _own_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The series of jobs that an operator in this process has end with the test: others look at all
+    series.
+    """
+    monkeypatch.setattr(handlers, "job_series", JobSeries())
+    yield
+    recovery_seconds.clear()
 
 
 @pytest.fixture(scope="module")
