@@ -64,10 +64,17 @@ class WorkerEnds:
         made = self._made.get(job.key)
         if made is None or made.job.uid != job.uid:
             return EndedWorkers()
-        ended = {pod.index: pod.uid for pod in pods if not pod.alive and made.is_last(pod)}
+        ended = {pod.index: pod.uid for pod in pods if _has_ended(pod) and made.is_last(pod)}
         ended |= made.gone
         return EndedWorkers(frozenset(ended), frozenset(ended.values()))
 
     def forget(self, job: Key) -> None:
         """The job is gone."""
         self._made.pop(job, None)
+
+
+def _has_ended(pod: Pod) -> bool:
+    """Whether it is there and lives no more. One that is being deleted has no end yet that was
+    seen: where a watch leaves that out, the list is what finds it.
+    """
+    return not pod.alive and not pod.terminating

@@ -64,6 +64,7 @@ def test_one_that_is_there_and_lives_no_more_has_ended(phase: str) -> None:
     ends = made((3, 2))
     assert ends.of(JOB, (pod, leader)) == EndedWorkers(frozenset({3}), frozenset({"uid"}))
     assert ends.of(JOB, (replace(pod, phase="Running"),)) == NONE
+    assert ends.of(JOB, (replace(pod, terminating=True),)) == NONE
     assert WorkerEnds().of(JOB, (pod,)) == NONE, "another process may have replaced it"
 
 
