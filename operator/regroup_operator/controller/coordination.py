@@ -366,8 +366,8 @@ class Coordinators:
         begun = time.thread_time()
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
-            kept = kept_bytes(without_emitted(status, follower.emitted))
-            if not self._room.take(key, kept):
+            status = without_emitted(status, follower.emitted)
+            if not self._room.take(key, kept_bytes(status)):
                 raise CoordinatorError(_NO_ROOM.format(follower.target.url, key[0]))
             news = follower.answered(status, self._clock.now())
         except UnknownProtocolError as error:

@@ -9,7 +9,7 @@ import contextlib
 import io
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -109,8 +109,8 @@ class _Shown:
     phase: Phase | None
     workers: tuple[tuple[str, int], ...]
     """State and number."""
-    restarts: tuple[int, ...]
-    """For each cause."""
+    restarts: tuple[tuple[str, int], ...]
+    """Cause and number."""
     lost_steps: int
     excluded: int
     waiting: str
@@ -162,65 +162,75 @@ class JobSeries(Collector):
         """The series of all jobs, for a scrape. One family at a time: of a thousand jobs each takes
         megabytes.
         """
-        base = ["namespace", "trainingjob"]
         # In a thread of its own, while jobs come and go. Nothing else runs while copy() does.
         jobs, failed = self._jobs.copy(), self._failed.copy()
-        family: GaugeMetricFamily | CounterMetricFamily
-        family = GaugeMetricFamily(
-            "trainingjob_status_phase", "1 for the current phase.", labels=[*base, "phase"]
+        for kind, name, text, label, rows in _FAMILIES:
+            family = kind(name, text, labels=[*_OF_JOB, *label])
+            for key, job in jobs.items():
+                for values, number in rows(job):
+                    family.add_metric([*key, *values], number)
+            yield family
+        waiting = {key: job.waiting for key, job in jobs.items() if job.waiting}
+        wait = GaugeMetricFamily(
+            "trainingjob_waiting",
+            "1 for the reason why the job is not ready; absent while it is.",
+            labels=[*_OF_JOB, "reason"],
         )
-        for key, job in jobs.items():
-            for name in get_args(Phase):
-                family.add_metric([*key, name], float(job.phase == name))
-        yield family
-        family = GaugeMetricFamily(
-            "trainingjob_workers", "Workers by state.", labels=[*base, "state"]
-        )
-        for key, job in jobs.items():
-            for state, count in job.workers:
-                family.add_metric([*key, state], count)
-        yield family
-        family = CounterMetricFamily(
-            "trainingjob_restarts", "Recoveries by cause.", labels=[*base, "cause"]
-        )
-        for key, job in jobs.items():
-            for cause, count in zip(get_args(Cause), job.restarts, strict=True):
-                family.add_metric([*key, cause], count)
-        yield family
-        family = CounterMetricFamily("trainingjob_lost_steps", "Steps done again.", labels=base)
-        for key, job in jobs.items():
-            family.add_metric([*key], job.lost_steps)
-        yield family
-        family = GaugeMetricFamily(
-            "trainingjob_nodes_excluded", "Nodes that the job avoids.", labels=base
-        )
-        for key, job in jobs.items():
-            family.add_metric([*key], job.excluded)
-        yield family
-        yield from _reasons(jobs, failed)
+        for key, reason in {**waiting, **dict.fromkeys(failed, _INTERNAL_ERROR)}.items():
+            wait.add_metric([*key, reason], 1.0)
+        yield wait
 
 
-def _reasons(jobs: Mapping[Key, _Shown], failed: Set[Key]) -> Iterator[Metric]:
-    """Why jobs wait, and why they train with less. `failed`: whose last round ended in an error."""
-    labels = ["namespace", "trainingjob", "reason"]
-    wait = GaugeMetricFamily(
-        "trainingjob_waiting",
-        "1 for the reason why the job is not ready; absent while it is.",
-        labels=labels,
-    )
-    degraded = GaugeMetricFamily(
+_OF_JOB = ("namespace", "trainingjob")
+_INTERNAL_ERROR = WaitingReason.InternalError.name
+_Family = type[GaugeMetricFamily | CounterMetricFamily]
+_Rows = Callable[[_Shown], Iterable[tuple[tuple[str, ...], float]]]
+_FAMILIES: tuple[tuple[_Family, str, str, tuple[str, ...], _Rows], ...] = (
+    (
+        GaugeMetricFamily,
+        "trainingjob_status_phase",
+        "1 for the current phase.",
+        ("phase",),
+        lambda job: (((name,), float(job.phase == name)) for name in get_args(Phase)),
+    ),
+    (
+        GaugeMetricFamily,
+        "trainingjob_workers",
+        "Workers by state.",
+        ("state",),
+        lambda job: (((state,), count) for state, count in job.workers),
+    ),
+    (
+        CounterMetricFamily,
+        "trainingjob_restarts",
+        "Recoveries by cause.",
+        ("cause",),
+        lambda job: (((cause,), count) for cause, count in job.restarts),
+    ),
+    (
+        CounterMetricFamily,
+        "trainingjob_lost_steps",
+        "Steps done again.",
+        (),
+        lambda job: [((), job.lost_steps)],
+    ),
+    (
+        GaugeMetricFamily,
+        "trainingjob_nodes_excluded",
+        "Nodes that the job avoids.",
+        (),
+        lambda job: [((), job.excluded)],
+    ),
+    (
+        GaugeMetricFamily,
         "trainingjob_degraded",
         "1 for the reason why the job trains with less than it should; absent else.",
-        labels=labels,
-    )
-    for key, job in jobs.items():
-        if job.waiting and key not in failed:
-            wait.add_metric([*key, job.waiting], 1.0)
-        if job.degraded:
-            degraded.add_metric([*key, job.degraded], 1.0)
-    for key in failed:
-        wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
-    yield from (wait, degraded)
+        ("reason",),
+        lambda job: [((job.degraded,), 1.0)] if job.degraded else [],
+    ),
+)
+"""Kind, name and description of each family of series, its further label, and its series of a job.
+"""
 
 
 def _shown(job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> _Shown:
@@ -228,7 +238,7 @@ def _shown(job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> _
     return _Shown(
         phase=status.phase,
         workers=_workers(job, status),
-        restarts=tuple(getattr(status.restarts, cause) for cause in get_args(Cause)),
+        restarts=tuple((cause, getattr(status.restarts, cause)) for cause in get_args(Cause)),
         lost_steps=status.goodput.lost_steps,
         excluded=len(status.excluded_nodes),
         waiting=waiting.reason if waiting else "",

@@ -23,13 +23,14 @@ class FairPlaces:
     @asynccontextmanager
     async def place(self, group: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it."""
-        await self._acquire(group)
+        await self.acquire(group)
         try:
             yield
         finally:
-            self._release(group)
+            self.release(group)
 
-    async def _acquire(self, group: str) -> None:
+    async def acquire(self, group: str) -> None:
+        """Wait for a place. `release` must follow."""
         if self._free and self._taken[group] < self._most:  # nobody waits who could have it
             self._take(group)
             return
@@ -39,14 +40,15 @@ class FairPlaces:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._release(group)
+                self.release(group)
             raise
 
     def _take(self, group: str) -> None:
         self._free -= 1
         self._taken[group] += 1
 
-    def _release(self, group: str) -> None:
+    def release(self, group: str) -> None:
+        """Give a place back."""
         self._free += 1
         self._taken[group] -= 1
         if not self._taken[group]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 from regroup_operator.api.resource import Object
 from regroup_operator.errors import UnreadableObjectError
+from regroup_operator.informer.fair_places import FairPlaces
 from regroup_operator.informer.job_pods import OwnedPod, SeenPod
 from regroup_operator.observe.observed import Pod
 
@@ -37,8 +37,8 @@ def read_for(owner: str, read: Callable[[Object], SeenPod]) -> Callable[[Object]
         if seen.value.owner == owner:
             return seen
         whole = seen.value.pod
-        brief = Pod(whole.name, whole.uid, whole.role, whole.index, whole.term, whole.phase)
-        value = OwnedPod(seen.value.owner, replace(brief, terminating=whole.terminating))
+        place, state = (whole.role, whole.index, whole.term), (whole.phase, whole.terminating)
+        value = OwnedPod(seen.value.owner, Pod(whole.name, whole.uid, *place, *state))
         return replace(seen, value=value, size=min(seen.size, _FOREIGN_BYTES))
 
     return read_briefly
@@ -48,9 +48,7 @@ class ListTurns:
     """Places for large lists, each held until the task ends that has taken it."""
 
     def __init__(self, places: int = LARGE_LISTS) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Namespace -> held while it has a place. Those that somebody uses."""
+        self._places = FairPlaces(places, most_of_a_group=1)
         self._holders: set[asyncio.Task[Any] | None] = set()
 
     async def take(self, namespace: str) -> None:
@@ -60,18 +58,11 @@ class ListTurns:
         task = asyncio.current_task()
         if task is None or task in self._holders:
             return
-        turn = self._turns.setdefault(namespace, asyncio.Lock())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await turn.acquire()
-            try:
-                await self._places.acquire()
-            except BaseException:
-                turn.release()
-                raise
+            await self._places.acquire(namespace)
         self._holders.add(task)
-        task.add_done_callback(partial(self._give_back, turn))
+        task.add_done_callback(partial(self._give_back, namespace))
 
-    def _give_back(self, turn: asyncio.Lock, task: asyncio.Task[Any]) -> None:
+    def _give_back(self, namespace: str, task: asyncio.Task[Any]) -> None:
         self._holders.discard(task)
-        self._places.release()
-        turn.release()
+        self._places.release(namespace)

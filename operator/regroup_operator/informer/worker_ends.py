@@ -18,18 +18,17 @@ from regroup_operator.observe.observed import EndedWorkers, JobObject, Pod
 class _Made:
     """Of one job."""
 
-    job: JobObject
+    uid: str
+    """Of the job."""
     incarnations: dict[int, int] = field(default_factory=dict)
     """Index -> incarnation that was asked for last, whatever has come of it."""
     gone: dict[int, str] = field(default_factory=dict)
     """Index -> UID of that pod, where a watch, or its list, has shown that it is no more."""
 
-    def is_last(self, pod: Pod) -> bool:
-        """Whether no worker of its index was asked for after this one."""
+    def is_last(self, job: str, pod: Pod) -> bool:
+        """Whether no worker of its index was asked for after this one of the job of that name."""
         incarnation = self.incarnations.get(pod.index) if pod.role == names.WORKER else None
-        return incarnation is not None and pod.name == names.worker(
-            self.job.name, pod.index, incarnation
-        )
+        return incarnation is not None and pod.name == names.worker(job, pod.index, incarnation)
 
 
 class WorkerEnds:
@@ -41,8 +40,8 @@ class WorkerEnds:
     def note_request(self, job: JobObject, index: int, incarnation: int) -> None:
         """A worker is about to be made. Whether it was, no answer may say."""
         made = self._made.get(job.key)
-        if made is None or made.job.uid != job.uid:
-            made = self._made[job.key] = _Made(job)
+        if made is None or made.uid != job.uid:
+            made = self._made[job.key] = _Made(job.uid)
         made.incarnations[index] = incarnation
         made.gone.pop(index, None)
 
@@ -54,7 +53,7 @@ class WorkerEnds:
         )
         if made is None or before is None or change.after is not None:
             return
-        if before.owner == made.job.uid and made.is_last(before.pod):
+        if before.owner == made.uid and made.is_last(change.subject[1], before.pod):
             made.gone[before.pod.index] = before.pod.uid
 
     def of(self, job: JobObject, pods: Iterable[Pod]) -> EndedWorkers:
@@ -62,10 +61,10 @@ class WorkerEnds:
         of them: it may have asked for another after it.
         """
         made = self._made.get(job.key)
-        if made is None or made.job.uid != job.uid:
+        if made is None or made.uid != job.uid:
             return EndedWorkers()
-        ended = {pod.index: pod.uid for pod in pods if _has_ended(pod) and made.is_last(pod)}
-        ended |= made.gone
+        there = (pod for pod in pods if _has_ended(pod) and made.is_last(job.name, pod))
+        ended = {pod.index: pod.uid for pod in there} | made.gone
         return EndedWorkers(frozenset(ended), frozenset(ended.values()))
 
     def forget(self, job: Key) -> None:
