@@ -46,7 +46,12 @@ from regroup_operator.controller.followed_coordinator import (
     without_emitted,
 )
 from regroup_operator.controller.internal_error import unknown
-from regroup_operator.controller.metered_answers import SMALL_BYTES, Meter, charged_to
+from regroup_operator.controller.metered_answers import (
+    SMALL_BYTES,
+    Meter,
+    charged_to,
+    thread_seconds,
+)
 from regroup_operator.controller.operator_metrics import count_internal_error
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
@@ -363,7 +368,7 @@ class Coordinators:
 
     def _answered(self, key: Key, follower: FollowedCoordinator, answer: bytes | bytearray) -> None:
         """Take over an answer, and what it costs. Raises CoordinatorError for what is no answer."""
-        begun = time.thread_time()
+        begun = thread_seconds()
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
             status = without_emitted(status, follower.emitted)
@@ -378,7 +383,7 @@ class Coordinators:
                 "coordinator from one release)"
             ) from error
         finally:
-            follower.meter.charge(time.thread_time() - begun)
+            follower.meter.charge(thread_seconds() - begun)
         if news:
             self._bring_news(key, follower)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import math
+import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -51,6 +53,35 @@ class TooCostlyError(aiohttp.ClientError):
     """Reading what a connection brings takes more of the thread, or is longer, than is allowed."""
 
 
+class _FullCollections(threading.local):
+    """Seconds that collections of all garbage took of this thread."""
+
+    seconds = 0.0
+    begun = 0.0
+
+    def note(self, phase: str, info: dict[str, int]) -> None:
+        """One begins or ends. Those of young objects are the price of whoever made them."""
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self.begun = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self.begun
+
+
+_full_collections = _FullCollections()
+gc.callbacks.append(_full_collections.note)
+
+
+def thread_seconds() -> float:
+    """What this thread has taken of the processor, without full collections of garbage.
+
+    Such a collection looks at all objects of the process, 0.1 s and more with a thousand jobs, and
+    comes in the middle of whatever runs: no coordinator is to pay for it.
+    """
+    return time.thread_time() - _full_collections.seconds
+
+
 class Meter:
     """What the answers to some requests have cost, whatever connections brought them."""
 
@@ -78,14 +109,14 @@ def metered(work: Coroutine[Any, Any, T], meter: Meter) -> Generator[Any, Any, T
     """
     step, given = work.send, None
     while True:
-        begun = time.thread_time()
+        begun = thread_seconds()
         try:
             awaited = step(given)
         except StopIteration as end:
             result: T = end.value
             return result
         finally:
-            meter.charge(time.thread_time() - begun)
+            meter.charge(thread_seconds() - begun)
         try:
             step, given = work.send, (yield awaited)
         except BaseException as error:
@@ -133,9 +164,9 @@ class MeteredAnswers(ResponseHandler):
             self._end("it is too long")
             return
         for start in range(0, max(1, len(data)), _SLICE_BYTES):  # empty: go on after a pause
-            part, begun = data[start : start + _SLICE_BYTES], time.thread_time()
+            part, begun = data[start : start + _SLICE_BYTES], thread_seconds()
             super().data_received(part)
-            self._count(time.thread_time() - begun, len(part))
+            self._count(thread_seconds() - begun, len(part))
             if self._spent > self._allowed() or len(self._buffer) > MOST_ANSWERS:
                 self._end("reading it takes too much time")
                 return

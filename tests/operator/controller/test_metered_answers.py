@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import gzip
 import itertools
 import time
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
+from aiohttp.client_proto import ResponseHandler
 
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination, metered_answers
@@ -159,6 +161,29 @@ async def test_what_answers_take_is_charged_to_one_meter_whatever_connection_the
     assert meter.bytes_left == 10_000 - 3 * len(answer)
     assert meter.take() > 0.0
     assert meter.seconds == 0.0
+
+
+async def test_no_answer_pays_for_a_collection_of_all_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes in the middle of whatever is read."""
+    read = ResponseHandler.data_received
+    heap: list[list[int]] = [[] for _ in range(300_000)]
+
+    def read_and_collect(self: ResponseHandler, data: bytes) -> None:
+        for _ in range(10):
+            gc.collect()
+        assert len(heap) == 300_000
+        read(self, data)
+
+    monkeypatch.setattr(ResponseHandler, "data_received", read_and_collect)
+    monkeypatch.setattr(metered_answers, "ALLOWED_SECONDS", 0.02)
+    with RawCoordinator(CHUNKED + b"1\r\na\r\n0\r\n\r\n", b"", pause=0.1) as stub:
+        with charged_to(Meter()) as meter:
+            used = time.thread_time()
+            assert await ask(stub, LARGE_BYTES) == b"a"
+        assert time.thread_time() - used > 0.1
+        assert meter.take() < 0.06
 
 
 class LargeStatus(AsyncServer):
