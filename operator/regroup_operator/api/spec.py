@@ -61,6 +61,8 @@ class TrainingJobSpec(Section):
     template: Annotated[dict[str, Any], Field(max_length=16)] | None = None
     """A partial pod template, merged strategically over the worker pods that the operator makes.
     The main container is `trainer`. An init container without an image has that of the workers.
+    Workers prefer different nodes, by a topology spread constraint; one of yours over
+    `kubernetes.io/hostname` is merged with it.
     """
     trainer: TrainConfig | None = None
     """Configuration of the built-in trainer. Exclusive with a command in `template`."""

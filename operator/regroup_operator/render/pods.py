@@ -262,19 +262,22 @@ def _worker_spec(job: Job, settings: Settings, main: Object) -> Object:
         **pod,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.checkpoint.termination_grace_seconds,
-        "affinity": {
-            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_apart(job)]}
-        },
+        "topologySpreadConstraints": [_apart(job)],
         "containers": [container],
     }
 
 
 def _apart(job: Job) -> Object:
-    """Workers prefer different nodes, so that the loss of one node costs one worker."""
-    selector = {"matchLabels": names.labels(job.name, names.WORKER)}
+    """Workers prefer different nodes, so that the loss of one node costs one worker.
+
+    Affinity between pods would say the same: for each pod, the scheduler would compare it with all
+    pods of the cluster that have any.
+    """
     return {
-        "weight": 100,
-        "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector},
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": names.labels(job.name, names.WORKER)},
     }
 
 
