@@ -92,7 +92,7 @@ def test_an_unresponsive_node_loses_its_pod_and_is_used_again_when_its_lease_cha
         return "gpt-w1-3" in kubelets.pods()
 
     wait_until("a pod that may use the node", may_use_the_node, seconds=60, every=1.0)
-    assert "nodeAffinity" not in kubelets.pods()["gpt-w1-3"]["spec"]["affinity"]
+    assert "affinity" not in kubelets.pods()["gpt-w1-3"]["spec"]
     wait_until("the suspicion to end", lambda: namespace.read()["status"]["suspectedNodes"] == [])
     events = namespace.api.request("GET", namespace.core("events")).body["items"]
     assert "NodeLost" in {event["reason"] for event in events}
