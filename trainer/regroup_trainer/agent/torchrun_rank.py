@@ -39,7 +39,7 @@ from regroup_trainer.system.command_line import (
 from regroup_trainer.system.machine_address import is_loopback
 from regroup_trainer.system.program_error import excerpt
 from regroup_trainer.system.rendezvous_check import RankPlace
-from regroup_trainer.system.script_children import REFUSED_EXIT_CODE, watch_script
+from regroup_trainer.system.script_children import WRONG_USAGE, watch_script
 
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
@@ -255,10 +255,10 @@ def start(arguments: Sequence[str], program: str) -> NoReturn:
     except HopelessError as error:
         print(f"ConfigurationError: {error}", file=sys.stderr)
         pipe.send(_HOPELESS)
-        os._exit(REFUSED_EXIT_CODE)
+        os._exit(WRONG_USAGE)
     except NoScriptError as error:
         print(error, file=sys.stderr)
-        os._exit(2)
+        os._exit(WRONG_USAGE)
     except BaseException as error:
         show(error)
         code = 1
