@@ -41,15 +41,17 @@ from regroup_trainer.system.program_error import excerpt
 from regroup_trainer.system.rendezvous_check import RankPlace
 from regroup_trainer.system.script_children import WRONG_USAGE, watch_script
 
+PROGRAM_VARIABLE = "REGROUP_RANK_PROGRAM"
+MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+"""These three as in `protocol`, which the images may lack."""
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
-    'program = os.environ.pop("REGROUP_RANK_PROGRAM"); '
+    f'program = os.environ.pop("{PROGRAM_VARIABLE}"); '
     'exec(compile(program, "<regroup>", "exec")); start(sys.argv[1:], program)'
 )
-_MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
 OWN_PART = "\n# what only the rank's own process runs\n"
 """In the text of this program: what stands above it is for processes that the script spawns."""
-_DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _DIRECTORY_SECONDS = 5.0
 """How long a script waits for its folder."""
 _PR_SET_PDEATHSIG = 1
@@ -196,7 +198,7 @@ def _make_directory() -> None:
     """Make the folder of the job on the volume, where scripts save. A volume that does not answer
     delays the script by a few seconds; it will report itself what it cannot do there.
     """
-    if directory := os.environ.get(_DIRECTORY_VARIABLE):
+    if directory := os.environ.get(DIRECTORY_VARIABLE):
         making = threading.Thread(target=_make_folder, args=(Path(directory),), daemon=True)
         making.start()
         making.join(_DIRECTORY_SECONDS)
@@ -225,7 +227,7 @@ def _leave_message(sentence: str, tail: bytes) -> None:
 
 
 def _message_file() -> Path:
-    return Path(os.environ.get(_MESSAGE_VARIABLE, "/dev/termination-log"))
+    return Path(os.environ.get(MESSAGE_VARIABLE, "/dev/termination-log"))
 
 
 def _end_with(code: int) -> NoReturn:
