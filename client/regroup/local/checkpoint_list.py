@@ -14,8 +14,6 @@ from regroup_operator.api.status import CheckpointStatus
 from regroup_trainer.protocol.message import printable
 
 MODULE = "regroup_trainer.checkpoint"
-CHECKPOINTS = "checkpoints"
-"""In a job's folder."""
 LIST_COMMAND = ("list", "--json")
 """Words behind the module, without the folder: all checkpoints, the newest first."""
 EXPORT_COMMAND = ("export", "--out", "-")
