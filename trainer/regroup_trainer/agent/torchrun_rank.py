@@ -62,7 +62,7 @@ _ASKED_TO_END = (-signal.SIGTERM, TERMINATED)
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 """What c10d says when rank 0 cannot host the store of a process group."""
 _DONE, _HOPELESS = b".", b"!"
-"""What the process of the script says of its end."""
+"""What the process of the script reports of its end."""
 _NO_OTHER_TRY = "; another try would fail too"
 _CANNOT_START = "; it cannot start"
 _MESSAGE_BYTES = 4000
@@ -79,23 +79,23 @@ def watch(command: Sequence[str]) -> NoReturn:
     torchrun, begun = os.getppid(), time.monotonic()
     _begin_message()
     _make_directory()
-    has_ended, says_end = os.pipe()
+    reading, writing = os.pipe()
     script = subprocess.Popen(
-        [sys.executable, "-u", _START, str(says_end), str(os.getpid()), *command],
+        [sys.executable, "-u", _START, str(writing), str(os.getpid()), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pass_fds=(says_end,),
+        pass_fds=(writing,),
     )
-    os.close(says_end)
+    os.close(writing)
     for number in _STOPS:
         signal.signal(number, lambda *_: None)
     tail = _pass_on(script, torchrun)
     if os.getppid() != torchrun:
         _end_with(script.returncode)
-    os.set_blocking(has_ended, False)
+    os.set_blocking(reading, False)
     news = b""
     with contextlib.suppress(BlockingIOError):
-        news = os.read(has_ended, 1)
+        news = os.read(reading, 1)
     if news == _DONE and script.returncode:
         write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
         _end_with(0)
@@ -246,12 +246,12 @@ def start(arguments: Sequence[str], program: str) -> NoReturn:
     """Be the script: `arguments` are the descriptor for the news of its last line, the parent, and
     what follows `python`. `program` is the text of this program.
     """
-    says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    descriptor, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _die_with(parent)
-    pipe = NewsPipe(says_end)
+    pipe = NewsPipe(descriptor)
     of_children = program.partition(OWN_PART)[0]
-    say_hopeless = partial(pipe.send, _HOPELESS)
-    watch_script(place_in(os.environ), HopelessError, of_children, before_end=say_hopeless)
+    report_hopeless = partial(pipe.send, _HOPELESS)
+    watch_script(place_in(os.environ), HopelessError, of_children, before_end=report_hopeless)
     try:
         code = execute(command)
     except HopelessError as error:
