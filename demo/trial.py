@@ -30,6 +30,7 @@ from demo.screen import Screen
 from demo.volume import Volume
 from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
+from regroup_trainer.protocol.exit_codes import INTERRUPTED
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("build/try")
@@ -97,7 +98,7 @@ def main(plan: Plan) -> int:
         (plan.folder / SUMMARY).write_text(f"{text}\n")
     except KeyboardInterrupt:
         screen.report("Interrupted: `make try` starts from the beginning", "bold red")
-        return 130
+        return INTERRUPTED
     except DemoError as error:
         screen.report(f"The trial failed: {error}", "bold red")
         return 1

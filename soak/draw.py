@@ -1,6 +1,6 @@
 """What a soak does, drawn from its seed. Equal arguments give equal plans, on every Python.
 
-Kinds of faults and of jobs are dealt from decks. A deck has as many cards of a kind as the kind
+Kinds of faults and of jobs are drawn from decks. A deck has as many cards of a kind as the kind
 weighs, and begins with one of each. A fault that cannot strike a job is kept for the next one that
 it can strike. So a plan that is an episode longer than the table has each kind.
 
@@ -107,7 +107,7 @@ def _episode(
     source: random.Random, numbers: range, kinds: _Deck[Drawable], jobs: _Deck[Named]
 ) -> Episode:
     many = 2 if source.random() < TWO_JOBS else 1
-    chosen = tuple(jobs.deal().name for _ in range(many))
+    chosen = tuple(jobs.draw().name for _ in range(many))
     return Episode(chosen, tuple(_fault(source, number, kinds, chosen) for number in numbers))
 
 
@@ -115,7 +115,7 @@ def _fault(
     source: random.Random, number: int, kinds: _Deck[Drawable], jobs: Sequence[str]
 ) -> Fault:
     job = int(source.random() * len(jobs))
-    kind = kinds.deal(lambda one: jobs[job] not in one.spares)
+    kind = kinds.draw(lambda one: jobs[job] not in one.spares)
     return Fault(
         number,
         kind.name,
@@ -130,10 +130,10 @@ class _Deck(Generic[W]):
     """Cards of a table's entries, which never end."""
 
     def __init__(self, source: random.Random, table: Sequence[W]) -> None:
-        self._cards = _dealt(source, table)
+        self._cards = _drawn(source, table)
         self._kept: list[W] = []
 
-    def deal(self, suits: Callable[[W], bool] = lambda _: True) -> W:
+    def draw(self, suits: Callable[[W], bool] = lambda _: True) -> W:
         """The first card that suits; those before it are kept for later."""
         for place, card in enumerate(self._kept):
             if suits(card):
@@ -143,7 +143,7 @@ class _Deck(Generic[W]):
         return card
 
 
-def _dealt(source: random.Random, table: Sequence[W]) -> Iterator[W]:
+def _drawn(source: random.Random, table: Sequence[W]) -> Iterator[W]:
     """The cards of one deck after another."""
     while True:
         yield from _shuffled(source, table)

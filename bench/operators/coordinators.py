@@ -24,6 +24,7 @@ from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, JobEvent, MemberStatus
+from regroup_trainer.protocol.lineage_files import checkpoint_path
 from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
 
 LOST_PATH = "/bench/lost"
@@ -40,7 +41,7 @@ _SAVED = CheckpointSaved(
     generation=GenerationNumber(1, 1),
     rank=0,
     step=0,
-    path="checkpoints/step-0",
+    path=checkpoint_path(0),
     size_bytes=10**9,
     seconds=3.0,
     blocking_seconds=0.1,

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regroup.local.processes import descendants, dies_with
+from regroup_trainer.protocol.exit_codes import KILLED
 from tests.support.kube_api import Json, Namespace
 from tests.support.operator_process import Kubelets
 
 LOOK_SECONDS = 0.2
 METRICS_PORT = 8500
 """Of the first pod; each further one has the next port, since agents listen on all addresses."""
-KILLED = 137
 
 
 @dataclass

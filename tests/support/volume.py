@@ -54,8 +54,8 @@ def be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for the volume and pauses between tries are those of a test."""
     monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
-    monkeypatch.setattr(volume_access, "_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
+    monkeypatch.setattr(volume_access, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(volume_calls, "_LONGEST_RETRY_SECONDS", 0.02)
 
 
 def access(record: GenerationRecord, channel: NotedReports | None = None) -> VolumeAccess:

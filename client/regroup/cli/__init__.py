@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
+"""As in `protocol.exit_codes`, whose import may be what a Ctrl-C interrupts."""
 
 
 def main() -> None:

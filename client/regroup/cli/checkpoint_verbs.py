@@ -97,7 +97,7 @@ def verify(
     """
     from regroup.diagnosis.reader_pod import with_step
     from regroup.kubernetes.cluster_api import lines_of
-    from regroup.local.checkpoint_list import read_verdicts
+    from regroup.local.checkpoint_list import read_verifications
     from regroup_trainer.protocol.message import printable
 
     lines = []
@@ -107,7 +107,7 @@ def verify(
             if output not in FOR_PROGRAMS:
                 click.echo(lines[-1])
         ended = _require_end(stream)
-    report = {"exitCode": ended.exit_code, "checkpoints": read_verdicts(lines)}
+    report = {"exitCode": ended.exit_code, "checkpoints": read_verifications(lines)}
     print_for_programs(report, output, resource_name(name))
     if said := ended.stderr.strip():
         note(printable(said))

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from regroup.cli import INTERRUPTED
 from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
 from regroup.cli.checkpoint_verbs import export, list_checkpoints, verify
@@ -26,7 +27,6 @@ from regroup.cli.show_verbs import describe, get, status, top
 from regroup.cli.ui_commands import ui_verb
 from regroup.cli.validate_command import validate_files
 
-INTERRUPTED = 130
 TRACEBACK = "REGROUP_TRACEBACK"
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.pod_record import PULL_REASONS, PodRecord, QuotaRecord
 from regroup.kubernetes.quantities import count
-from regroup_operator.api.names import COORDINATOR, WORKER
+from regroup_operator.api.names import COORDINATOR, CRASH_LOOP, WORKER
 
 _EVENT_SECONDS = 600.0
 _UNSTARTED = {
@@ -87,7 +87,7 @@ def _no_node(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Findi
 
 
 def _sidecar(pods: Sequence[PodRecord], _events: Sequence[EventRecord]) -> Finding | None:
-    found = (p for p in pods if p.waiting_reason == "CrashLoopBackOff" and p.waiting_container)
+    found = (p for p in pods if p.waiting_reason == CRASH_LOOP and p.waiting_container)
     pod = next(found, None)
     if pod is None:
         return None

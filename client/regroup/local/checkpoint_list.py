@@ -14,15 +14,13 @@ from regroup_operator.api.status import CheckpointStatus
 from regroup_trainer.protocol.message import printable
 
 MODULE = "regroup_trainer.checkpoint"
-CHECKPOINTS = "checkpoints"
-"""In a job's folder."""
 LIST_COMMAND = ("list", "--json")
 """Words behind the module, without the folder: all checkpoints, the newest first."""
 EXPORT_COMMAND = ("export", "--out", "-")
 """Words behind the module: the weights as one file of safetensors, on standard output."""
 _EXPORT_END = re.compile(r"^step (\d+) blake2b ([0-9a-f]{128})$", re.MULTILINE)
 """What that command writes to standard error at last: the step, and the checksum of the file."""
-_VERDICT = re.compile(r"^step (\d+): (whole|damaged)(?:: (.*)| \(.*)?$")
+_VERIFIED = re.compile(r"^step (\d+): (whole|damaged)(?:: (.*)| \(.*)?$")
 """What `verify` prints of each checkpoint."""
 MOST_SHOWN = 500
 """Characters of what a program says."""
@@ -46,7 +44,7 @@ class SavedCheckpoint(BaseModel):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """What became of one checkpoint that was compared with its checksums."""
 
     step: int
@@ -80,10 +78,10 @@ def error_of(stderr: str, exit_code: int) -> str:
     return printable(words[:MOST_SHOWN]) or f"exit code {exit_code}"
 
 
-def read_verdicts(lines: Iterable[str]) -> list[Verdict]:
+def read_verifications(lines: Iterable[str]) -> list[Verification]:
     """What the lines of `verify` say; others are passed over."""
-    found = filter(None, map(_VERDICT.match, lines))
-    return [Verdict(int(one[1]), one[2] == "whole", one[3] or "") for one in found]
+    found = filter(None, map(_VERIFIED.match, lines))
+    return [Verification(int(one[1]), one[2] == "whole", one[3] or "") for one in found]
 
 
 def read_list(text: str) -> list[SavedCheckpoint]:

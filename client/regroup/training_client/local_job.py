@@ -17,12 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from regroup.local.checkpoint_list import (
-    CHECKPOINTS,
-    MODULE,
-    SavedCheckpoint,
-    list_command,
-)
+from regroup.local.checkpoint_list import MODULE, SavedCheckpoint, list_command
 from regroup.local.local_desired import local_desired, ranks_per_worker
 from regroup.local.local_run import LocalRun, LocalRunError
 from regroup.local.local_status import job_status
@@ -36,6 +31,7 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.user_script import user_script
 from regroup_trainer.protocol.job_status import SERIES_FILE, Outcome, SeriesPoint
+from regroup_trainer.protocol.lineage_files import CHECKPOINTS_FOLDER
 from regroup_trainer.protocol.message import TEXT_LIMIT
 
 LOOK_SECONDS = 0.1
@@ -138,7 +134,7 @@ class LocalJob(Job):
 
     def checkpoints(self) -> list[SavedCheckpoint]:
         """As `regroup checkpoint list` shows them."""
-        if not (self.directory / CHECKPOINTS).exists():
+        if not (self.directory / CHECKPOINTS_FOLDER).exists():
             return []  # of a script that saves by itself, and before the first
         words = [sys.executable, "-m", MODULE, *list_command(str(self.directory))]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -149,7 +145,7 @@ class LocalJob(Job):
     @contextlib.contextmanager
     def _weights(self, step: int | None) -> Iterator[WeightStream]:
         """From a process of the moment, which ends with the reading."""
-        if not (self.directory / CHECKPOINTS).exists():
+        if not (self.directory / CHECKPOINTS_FOLDER).exists():
             raise no_checkpoint(self.name)
         chosen = [] if step is None else ["--step", str(step)]
         words = [sys.executable, "-m", MODULE, "export", str(self.directory), "--out", "-", *chosen]

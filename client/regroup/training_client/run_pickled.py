@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 WRONG_USAGE = 2
-"""Of the job's program: it would fail again."""
+"""As in `protocol.exit_codes`, which the image need not have: it would fail again."""
 
 
 def main(folder: Path) -> None:

@@ -11,12 +11,7 @@ from pathlib import Path
 
 from regroup.kubernetes.job_record import JobRecord
 from regroup.kubernetes.quantities import count
-from regroup.local.checkpoint_list import (
-    CHECKPOINTS,
-    MODULE,
-    list_command,
-    read_list,
-)
+from regroup.local.checkpoint_list import MODULE, list_command, read_list
 from regroup.local.display import without_escapes
 from regroup.local.log_lines import OF_A_RANK
 from regroup.local.record_file import RECORD_NAME, read_record, read_regular
@@ -32,6 +27,7 @@ from regroup.web_page.local_record import local_view
 from regroup.web_page.page_data import MOST_LINES, last_lines
 from regroup_trainer.protocol.extras import OF_CHECKPOINTS, missing_extra
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series, SeriesPoint
+from regroup_trainer.protocol.lineage_files import CHECKPOINTS_FOLDER
 
 MOST_FOLDERS = 1000
 """Runs that are shown."""
@@ -87,7 +83,7 @@ class LocalSource:
     def checkpoints(self, identifier: str) -> CheckpointView:
         """As `regroup checkpoint list` shows them."""
         path = self._path(identifier)
-        if not (path / CHECKPOINTS).is_dir():
+        if not (path / CHECKPOINTS_FOLDER).is_dir():
             return CheckpointView()  # of a script that saves by itself, and before the first
         if (missing := missing_extra("trainer", OF_CHECKPOINTS)) is not None:
             raise SourceError(missing)

@@ -25,6 +25,8 @@ PYTHON = f"{DOMAIN}/python"
 MINOR_VERSION = re.compile(r"3\.[0-9]{1,2}")
 STATUS_REFUSED = "StatusRefused"
 """The reason of an event about a TrainingJob whose status the API server refuses."""
+CRASH_LOOP = "CrashLoopBackOff"
+"""Why a container waits that has ended again and again, as the kubelet says."""
 COORDINATOR = "coordinator"
 STORE = "store"
 """Where the agents of launcher torchrun meet."""

@@ -7,11 +7,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from regroup_operator.api.resource import Label, Quantity, ResourceName
-from regroup_trainer.protocol.config import (
-    NonNegativeInt,
-    PositiveInt,
-    Section,
-)
+from regroup_trainer.protocol.config import NonNegativeInt, PositiveInt, Section
+from regroup_trainer.protocol.desired import Desired
+
+Budget = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+
+
+def _default(field: str) -> int:
+    """What a coordinator assumes of this field of Desired when it is absent."""
+    return int(Desired.model_fields[field].default)
 
 
 class Resources(Section):
@@ -47,15 +51,19 @@ class ElasticPolicy(Section):
 class FailureDetection(Section):
     """How soon an unresponsive, hung or slow worker is noticed."""
 
-    heartbeat_milliseconds: Annotated[int, Field(ge=50, le=60_000)] = 500
+    heartbeat_milliseconds: Annotated[int, Field(ge=50, le=60_000)] = _default(
+        "heartbeat_milliseconds"
+    )
     """Time between two heartbeats of an agent. Default 500."""
-    timeout_milliseconds: Annotated[int, Field(ge=200, le=600_000)] = 2000
+    timeout_milliseconds: Annotated[int, Field(ge=200, le=600_000)] = _default(
+        "timeout_milliseconds"
+    )
     """Time without a heartbeat after which a worker counts as lost. Default 2000."""
-    progress_timeout_seconds: NonNegativeInt = 0
+    progress_timeout_seconds: NonNegativeInt = _default("progress_timeout_seconds")
     """Time without a step after which a generation counts as hung; 0: max(60, 10 x median step).
     Default 0.
     """
-    straggler_percent: Annotated[int, Field(ge=1, le=1000)] = 30
+    straggler_percent: Annotated[int, Field(ge=1, le=1000)] = _default("straggler_percent")
     """A rank this much slower than the median is a straggler. Default 30."""
     straggler_action: Literal["Report", "Replace"] = "Report"
     """What happens to a straggler. Default Report."""
@@ -74,17 +82,17 @@ class FailureDetection(Section):
 class RestartPolicy(Section):
     """How many failures a job survives."""
 
-    max_restarts: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 10
+    max_restarts: Budget = _default("max_restarts")
     """Budget for failures of the program; -1: no limit. Default 10."""
-    max_infrastructure_restarts: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
+    max_infrastructure_restarts: Budget = -1
     """Budget for lost nodes, evictions and the like; -1: no limit. Default -1."""
-    max_hang_restarts: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 3
+    max_hang_restarts: Budget = _default("max_hang_restarts")
     """Budget for hangs; -1: no limit. Default 3."""
     window_seconds: PositiveInt | None = None
     """Healthy progress for this long refills the budgets; absent: never."""
-    backoff_seconds: NonNegativeInt = 1
+    backoff_seconds: NonNegativeInt = _default("backoff_seconds")
     """Pause after the second failure in a row. It doubles with each further one. Default 1."""
-    max_backoff_seconds: NonNegativeInt = 300
+    max_backoff_seconds: NonNegativeInt = _default("max_backoff_seconds")
     """Longest pause. Default 300."""
 
 

@@ -1,97 +1,108 @@
 """What is not implemented yet: one table, for the operator and for offline checks of a file.
 
-A field must not be accepted and then ignored. Each row names a field of spec, the values that are
-honoured, and what another value would ask for. A job with another value gets the condition
-`Ready=False, reason=NotSupported`.
+A field must not be accepted and then ignored. Each row names a field of spec, what another value
+than its default would ask for, and which other values are honoured. A job with one that is not gets
+the condition `Ready=False, reason=NotSupported`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
 
+from regroup_operator.api.policies import ElasticPolicy
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import COMMAND_FIELD, user_script
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One row of the table."""
+    """One row of the table. The default of the field is honoured always."""
 
     path: str
     """Below spec, names as in YAML."""
-    accepted: tuple[object, ...]
-    """The values that are honoured. None stands for an absent field."""
     meaning: str
-    """What the field would do."""
+    """What another value would do."""
+    also: tuple[object, ...] = ()
+    """The other values that are honoured."""
+
+    @cached_property
+    def default(self) -> object:
+        """What the field has in an empty spec; None where its section is absent then."""
+        return _value(TrainingJobSpec.model_construct(), self.path)
 
 
+_ELASTIC = ElasticPolicy()
 LIMITS = (
     Limit(
         "elasticPolicy.scaleUpPolicy",
-        (None, "WhenCapacity"),
         "holding back lost workers' replacements",
+        also=(_ELASTIC.scale_up_policy,),
     ),
-    Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
-    Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
-    Limit("restartPolicy.windowSeconds", (None,), "refilling the restart budget"),
-    Limit("failurePolicy.rules", ((),), "failure rules of one's own"),
-    Limit("checkpoint.retentionPolicy", ("Retain",), "deleting checkpoints with the job"),
-    Limit("resume.policy", ("Latest", "Never", "Step"), "starting from another job's checkpoint"),
-    Limit("startupDeadlineSeconds", (None,), "giving pods back when too few can be scheduled"),
-    Limit("scheduling.queueName", (None,), "queueing by Kueue"),
-    Limit("scheduling.topologyKey", (None,), "placement by topology"),
-    Limit("scheduling.exclusive", (False,), "exclusive placement"),
-    Limit("scheduling.gang", ("None",), "gang scheduling"),
+    Limit(
+        "elasticPolicy.scaleUpDelaySeconds",
+        "a delay before growing",
+        also=(_ELASTIC.scale_up_delay_seconds,),
+    ),
+    Limit(
+        "elasticPolicy.minSecondsBetweenResizes",
+        "a pause between resizes",
+        also=(_ELASTIC.min_seconds_between_resizes,),
+    ),
+    Limit("restartPolicy.windowSeconds", "refilling the restart budget"),
+    Limit("failurePolicy.rules", "failure rules of one's own"),
+    Limit("checkpoint.retentionPolicy", "deleting checkpoints with the job"),
+    Limit("resume.policy", "starting from another job's checkpoint", also=("Never", "Step")),
+    Limit("startupDeadlineSeconds", "giving pods back when too few can be scheduled"),
+    Limit("scheduling.queueName", "queueing by Kueue"),
+    Limit("scheduling.topologyKey", "placement by topology"),
+    Limit("scheduling.exclusive", "exclusive placement"),
+    Limit("scheduling.gang", "gang scheduling"),
 )
 
 
 TORCHRUN_LIMITS = (
-    Limit("spares", (0,), "torchrun lets every worker train"),
-    Limit("failureDetection.heartbeatMilliseconds", (500,), "torchrun's own heartbeats are fixed"),
-    Limit("failureDetection.timeoutMilliseconds", (2000,), "torchrun's own heartbeats are fixed"),
+    Limit("spares", "torchrun lets every worker train"),
+    Limit("failureDetection.heartbeatMilliseconds", "torchrun's own heartbeats are fixed"),
+    Limit("failureDetection.timeoutMilliseconds", "torchrun's own heartbeats are fixed"),
     Limit(
         "failureDetection.progressTimeoutSeconds",
-        (0,),
         "torchrun notices a hang when a collective times out",
     ),
     Limit(
         "failureDetection.stragglerPercent",
-        (30,),
         "torchrun does not measure how long each rank computes",
     ),
     Limit(
         "failureDetection.stragglerAction",
-        ("Report",),
         "torchrun does not measure how long each rank computes",
     ),
     Limit(
         "restartPolicy.maxHangRestarts",
-        (3,),
         "torchrun cannot distinguish a hang from another failure",
     ),
-    Limit("checkpoint.intervalSeconds", (None,), "the script decides when it saves"),
-    Limit("checkpoint.intervalSteps", (None,), "the script decides when it saves"),
-    Limit("checkpoint.keepLast", (3,), "the script decides what it keeps"),
-    Limit("checkpoint.keepEverySteps", (None,), "the script decides what it keeps"),
-    Limit("checkpoint.onTermination", ("Save",), "the script decides whether it saves at the end"),
+    Limit("checkpoint.intervalSeconds", "the script decides when it saves"),
+    Limit("checkpoint.intervalSteps", "the script decides when it saves"),
+    Limit("checkpoint.keepLast", "the script decides what it keeps"),
+    Limit("checkpoint.keepEverySteps", "the script decides what it keeps"),
+    Limit("checkpoint.onTermination", "the script decides whether it saves at the end"),
     Limit(
-        "checkpoint.memorySnapshotSteps", (None, 0), "torchrun keeps no state of a script in memory"
+        "checkpoint.memorySnapshotSteps",
+        "torchrun keeps no state of a script in memory",
+        also=(0,),
     ),
-    Limit("resume.policy", ("Latest",), "the script decides what it starts from"),
-    Limit("metrics.rankDetail", ("auto",), "torchrun's pods export no series"),
+    Limit("resume.policy", "the script decides what it starts from"),
+    Limit("metrics.rankDetail", "torchrun's pods export no series"),
 )
-"""Fields that have no meaning for a job of stock torchrun, with the values that are accepted
-nevertheless.
-"""
+"""Fields that have no meaning for a job of stock torchrun."""
 
 
 TORCHRUN_POD_LIMITS = (
     Limit(
         "progressPattern",
-        (None,),
         "nothing reads what torchrun's pods write; `regroup run` does, and launcher regroup",
     ),
 )
@@ -145,7 +156,7 @@ def _beyond(limits: tuple[Limit, ...], spec: TrainingJobSpec) -> list[str]:
     return [
         f"spec.{limit.path}={_shown(value)} ({limit.meaning})"
         for limit in limits
-        if (value := _value(spec, limit.path)) not in limit.accepted
+        if (value := _value(spec, limit.path)) not in (limit.default, *limit.also)
     ]
 
 

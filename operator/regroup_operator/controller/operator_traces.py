@@ -47,7 +47,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Deed:
+class PendingSpan:
     """A span that waits for its trace."""
 
     name: str
@@ -90,7 +90,7 @@ class JobTrace:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self._pending: deque[Deed] = deque(maxlen=MOST_PENDING)
+        self._pending: deque[PendingSpan] = deque(maxlen=MOST_PENDING)
         self._known: set[str] = set()
         """Generations of the recoveries that were complete in the last round."""
         self._live: set[int] = set()
@@ -170,7 +170,7 @@ class JobTrace:
     def _add(
         self, name: str, of: str, time: tuple[float, float], facts: Mapping[str, Value]
     ) -> None:
-        self._pending.append(Deed(name, f"{name} {of}", *time, facts))
+        self._pending.append(PendingSpan(name, f"{name} {of}", *time, facts))
 
     # --- which trace it belongs to ----------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class JobTrace:
         fresh = [generation for generation in complete if generation not in self._known]
         self._known = set(complete)
         if fresh:
-            return self._take(trace_id(self.uid, fresh[0]), seen.job, lambda _deed: True)
+            return self._take(trace_id(self.uid, fresh[0]), seen.job, lambda _span: True)
         if seen.job.status.phase == "Running":
             recent = [one for one in self._pending if seen.ended - one.end < STALE_SECONDS]
             self._pending = deque(recent, MOST_PENDING)
@@ -194,21 +194,21 @@ class JobTrace:
         if report is None or not _trained_on(report):
             return []
         trace = trace_id(self.uid, f"{report.term}.0")
-        spans = self._take(trace, seen.job, lambda deed: deed.name.endswith("coordinator"))
+        spans = self._take(trace, seen.job, lambda span: span.name.endswith("coordinator"))
         if not spans:
             return []
         start, end = min(span.start for span in spans), max(span.end for span in spans)
         facts: dict[str, Value] = {**_about(seen.job), "regroup.term": report.term}
         return [Span(trace, ROOT, "succession", start, end, facts), *spans]
 
-    def _take(self, trace: str, job: AnyJob, fits: Callable[[Deed], bool]) -> list[Span]:
-        taken = [deed for deed in self._pending if fits(deed)]
-        left = [deed for deed in self._pending if not fits(deed)]
+    def _take(self, trace: str, job: AnyJob, fits: Callable[[PendingSpan], bool]) -> list[Span]:
+        taken = [span for span in self._pending if fits(span)]
+        left = [span for span in self._pending if not fits(span)]
         self._pending = deque(left, MOST_PENDING)
         about = _about(job)
         return [
-            Span(trace, deed.path, deed.name, deed.start, deed.end, {**about, **deed.facts})
-            for deed in taken
+            Span(trace, one.path, one.name, one.start, one.end, {**about, **one.facts})
+            for one in taken
         ]
 
 

@@ -43,7 +43,7 @@ from regroup_operator.decide.plan import (
     PlanContext,
     Step,
 )
-from regroup_operator.decide.staffing import backoff_left, hires_more, keep_budget
+from regroup_operator.decide.staffing import backoff_left, creates_more, keep_budget
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
     current_coordinator,
@@ -171,7 +171,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         actions,
         tuple(event for step in steps for event in step.events),
         PlanContext(blocker, hindrance=_hindrance(rest, workers.status, now)),
-        0.0 if hires_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
+        0.0 if creates_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
 

@@ -30,7 +30,7 @@ from regroup_operator.observe.observed import (
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.system.backoff import backoff_seconds
 
-MOST_HIRED = 100
+MOST_CREATED = 100
 """Workers that one round makes. Other jobs go on before the next round makes more."""
 OUTCOME_SECONDS = 10.0
 """How long a worker that ended with 0 keeps its place, since the job may have ended."""
@@ -52,7 +52,7 @@ def keep_workers(
     missing = sorted(set(range(wanted)) - held)
     if blocker is not None or not _is_reachable(observed) or backoff_left(job, status, now) > 0:
         return Step(status, extra)
-    return hire(status, missing, extra)
+    return create_missing(status, missing, extra)
 
 
 def _is_reachable(observed: Observed) -> bool:
@@ -122,16 +122,18 @@ def delete_all_but_one(
 # --- new workers ----------------------------------------------------------------------------------
 
 
-def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePod]) -> Step:
-    """Delete `extra` and create a worker for each index in `missing`, up to MOST_HIRED, under the
+def create_missing(
+    status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePod]
+) -> Step:
+    """Delete `extra` and create a worker for each index in `missing`, up to MOST_CREATED, under the
     next incarnation.
 
     The status uses up the incarnation, and it is written before the pods are made.
     """
     if not missing:
         return Step(status, tuple(extra))
-    lacking, missing = len(missing), missing[:MOST_HIRED]
-    more = f" ({lacking - MOST_HIRED} more follow)" if lacking > MOST_HIRED else ""
+    lacking, missing = len(missing), missing[:MOST_CREATED]
+    more = f" ({lacking - MOST_CREATED} more follow)" if lacking > MOST_CREATED else ""
     incarnation = status.next_incarnation
     avoided = nodes_to_avoid(status)
     shown = ", ".join(f"w{index}-{incarnation}" for index in missing[:16])
@@ -149,9 +151,9 @@ def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePo
     )
 
 
-def hires_more(step: Step) -> bool:
+def creates_more(step: Step) -> bool:
     """Whether the next round has workers to make that this one leaves out."""
-    return sum(isinstance(action, CreateWorker) for action in step.actions) >= MOST_HIRED
+    return sum(isinstance(action, CreateWorker) for action in step.actions) >= MOST_CREATED
 
 
 def nodes_to_avoid(status: TrainingJobStatus) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.decide.staffing import (
     backoff_left,
+    create_missing,
     delete_all_but_one,
-    hire,
     nodes_to_avoid,
     surplus,
 )
@@ -181,7 +181,7 @@ def keep_agents(
     ready = meets and is_open and attempt.store is not None and attempt.store.phase == "Running"
     if blocker is not None or not ready or backoff_left(job, status, now) > 0:
         return Step(status, extra)
-    return hire(status, missing, extra)
+    return create_missing(status, missing, extra)
 
 
 def _of_other_attempts(live: Iterable[Pod], status: TrainingJobStatus) -> list[DeletePod]:

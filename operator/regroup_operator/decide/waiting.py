@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from regroup_operator.api.names import COORDINATOR, INJECTOR
+from regroup_operator.api.names import COORDINATOR, CRASH_LOOP, INJECTOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
@@ -33,7 +33,6 @@ from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 NODES_SHOWN = 8
 """Names of nodes in a message."""
-CRASH_LOOP = "CrashLoopBackOff"
 
 
 @dataclass(frozen=True)

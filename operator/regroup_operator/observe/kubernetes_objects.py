@@ -245,8 +245,6 @@ def _unschedulable(scheduled: Object) -> str:
 
 _PASSING = ("", "ContainerCreating", "PodInitializing")
 """Reasons of a container that waits for others."""
-_CRASHES = "CrashLoopBackOff"
-"""The reason of one that waits to be started again: of a worker, that is a sidecar."""
 
 
 def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
@@ -254,7 +252,7 @@ def _waiting(status: Object, main: Object, role: str) -> tuple[str, Object]:
     which cannot start, or else the first that ends again and again: its init containers and
     sidecars are the template's, and the agent's.
     """
-    for passing in ((*_PASSING, _CRASHES), _PASSING):
+    for passing in ((*_PASSING, names.CRASH_LOOP), _PASSING):
         for container in (main, *_states(status)) if role == names.WORKER else ():
             waiting = container.get("state", {}).get("waiting", {})
             if waiting.get("reason", "") not in passing:

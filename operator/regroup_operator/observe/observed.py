@@ -17,6 +17,9 @@ from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+_UNSET = TrainingJobSpec.model_construct()
+"""Each field has its default."""
+
 
 @dataclass(frozen=True)
 class Policies:
@@ -26,8 +29,8 @@ class Policies:
 
     node_failure: NodeFailurePolicy = field(default_factory=NodeFailurePolicy)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
-    clean_pods: Literal["Running", "All", "None"] = "Running"
-    termination_grace_seconds: int = 120
+    clean_pods: Literal["Running", "All", "None"] = _UNSET.clean_pod_policy
+    termination_grace_seconds: int = _UNSET.checkpoint.termination_grace_seconds
     active_deadline_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None
 

@@ -15,6 +15,7 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.torchrun_programs import (
+    MESSAGE_VARIABLE,
     PROGRAM_VARIABLE,
     RUN_RANK,
     rank_program,
@@ -29,7 +30,7 @@ SETTINGS = (
 """Settings of the rendezvous. No worker hosts the store, so that any worker may die. A dead one is
 noticed after 3 s.
 """
-TORCHRUN = """\
+TORCHRUN = f"""\
 import os, sys
 sys.path[:] = filter(None, sys.path)
 from torch.distributed.run import main
@@ -37,7 +38,7 @@ try:
     main()
 except Exception as error:
     if type(error).__name__ in ("DistStoreError", "RendezvousClosedError"):
-        open(os.environ.get("REGROUP_TERMINATION_LOG", "/dev/termination-log"), "w").close()
+        open(os.environ.get("{MESSAGE_VARIABLE}", "/dev/termination-log"), "w").close()
     raise
 """
 """torchrun, without the modules of the working directory: a select.py there would end it.

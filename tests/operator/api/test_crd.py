@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from regroup_operator.api import crd
+from regroup_trainer.protocol.config import Section
 
 
 def walk(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -49,3 +51,28 @@ def test_every_field_of_the_spec_documents_itself() -> None:
 def test_only_replicas_has_a_default() -> None:
     found = [node["default"] for node in walk(crd.spec_schema()) if "default" in node]
     assert found == [1]
+
+
+def sections(base: type[Section]) -> Iterator[type[Section]]:
+    """Yield the models of the parts of a spec."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from sections(kind)
+
+
+def shown(default: object) -> str:
+    """A default as the texts of fields write it."""
+    if isinstance(default, tuple):
+        return f"[{', '.join(map(str, default))}]"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def test_a_default_that_a_text_names_is_that_of_the_field() -> None:
+    named = {
+        f"{section.__name__}.{name}": (match[1], shown(field.default))
+        for section in sections(Section)
+        for name, field in section.model_fields.items()
+        if (match := re.search(r"\bDefault (\S+)\.\s*$", field.description or ""))
+    }
+    assert len(named) > 20
+    assert {name: both for name, both in named.items() if both[0] != both[1]} == {}

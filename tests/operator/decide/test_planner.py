@@ -25,7 +25,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
 )
 from regroup_operator.decide.planner import STEADY_SECONDS, plan
-from regroup_operator.decide.staffing import hire
+from regroup_operator.decide.staffing import create_missing
 from regroup_operator.decide.succession import report_lost, update_coordinator
 from regroup_operator.observe.observed import Claim, CoordinatorView, Node, Observed, Pod
 from regroup_trainer.protocol.job_status import Outcome
@@ -81,8 +81,8 @@ def test_a_large_job_makes_its_workers_over_several_rounds_without_a_pause() -> 
     assert rounds[2].requeue_after != 0.0
     assert {action.index for each in rounds for action in made_by(each)} == set(range(250))
     assert len(simulation.workers()) == 250
-    hired = [e.message for each in rounds for e in each.events if e.reason == "WorkersCreated"]
-    assert [message.partition(" (")[2] for message in hired] == [
+    created = [e.message for each in rounds for e in each.events if e.reason == "WorkersCreated"]
+    assert [message.partition(" (")[2] for message in created] == [
         "150 more follow)",
         "50 more follow)",
         "",
@@ -90,7 +90,7 @@ def test_a_large_job_makes_its_workers_over_several_rounds_without_a_pause() -> 
 
 
 def test_the_event_of_one_new_worker_counts_one_pod() -> None:
-    (event,) = hire(Simulation(make_spec()).status, [3], ()).events
+    (event,) = create_missing(Simulation(make_spec()).status, [3], ()).events
     assert event.message.startswith("1 worker pod: w3-")
 
 

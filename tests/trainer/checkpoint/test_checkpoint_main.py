@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from regroup.local.checkpoint_list import read_verdicts
+from regroup.local.checkpoint_list import read_verifications
 from regroup_trainer.checkpoint import catalog, publish
 from regroup_trainer.checkpoint.commands import main
 from regroup_trainer.checkpoint.layout import MANIFEST, Layout
@@ -86,14 +86,14 @@ def test_verify_names_what_is_damaged_and_fails(layout: Layout) -> None:
     found = run("verify", layout.directory)
     assert found.exit_code == 1
     assert "step 4: damaged: __0_0.distcp has checksum" in found.output
-    verdicts = read_verdicts(found.stdout.splitlines())
-    assert [(one.step, one.whole) for one in verdicts] == [
+    verifications = read_verifications(found.stdout.splitlines())
+    assert [(one.step, one.whole) for one in verifications] == [
         (8, True),
         (6, True),
         (4, False),
         (2, True),
     ]
-    assert verdicts[2].problem.startswith("__0_0.distcp has checksum")
+    assert verifications[2].problem.startswith("__0_0.distcp has checksum")
     assert run("verify", layout.directory, "--step", 6).exit_code == 0
     missing = run("verify", layout.directory, "--step", 5)
     assert "--step 5: not in" in missing.output

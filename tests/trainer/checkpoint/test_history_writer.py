@@ -234,7 +234,7 @@ def test_a_descriptor_that_stays_stale_is_opened_anew_by_its_path(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     """A server that has restarted has lost what was not flushed, half a line among it."""
-    monkeypatch.setattr(volume_calls, "_PAUSES", (0.01,))
+    monkeypatch.setattr(volume_calls, "_LONGEST_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(history_writer, "FLUSH_SECONDS", 0.01)
     path, stale = layout.history_file(FIRST), set[int]()
     plain_call, plain_open = getattr(os, call), os.open

@@ -14,7 +14,7 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration, Ge
 from regroup_trainer.coordinator.generation_trace import (
     BROKEN,
     Departure,
-    Way,
+    TracedGeneration,
     _of_recovery,
     spans_of,
     trace_of,
@@ -33,7 +33,7 @@ WALL = 1_000_000.0
 RECOVERY = [ROOT, "detect", "abort", "form", "restore", "first step"]
 
 
-def make_way(
+def make_traced(
     *,
     end: GenerationEnd | None = None,
     before: Departure | None = None,
@@ -41,8 +41,8 @@ def make_way(
     restored_at: float | None = 13.0,
     first_commit_at: float | None = 14.0,
     until: float = 14.0,
-) -> Way:
-    """To generation 1.2, which began at 12.0. Its rank 0 restored its state at 13.0."""
+) -> TracedGeneration:
+    """Generation 1.2, which began at 12.0. Its rank 0 restored its state at 13.0."""
     record = make_generation(1, 2)
     report = restored or make_restored()
     step = Progress(generation=record.number, rank=0, step=42, time=WALL)
@@ -55,7 +55,7 @@ def make_way(
         first_commit_at=first_commit_at,
         previous_end=end,
     )
-    return Way(generation, before, since=5.0, until=until)
+    return TracedGeneration(generation, before, since=5.0, until=until)
 
 
 def make_restored(seconds: float = 0.5, join_seconds: float = 0.2) -> Restored:
@@ -74,9 +74,9 @@ def make_state() -> State:
     return State(1, "node-c", make_desired(), 5.0, WALL)
 
 
-def trace(way: Way) -> dict[str, Span]:
+def trace(traced: TracedGeneration) -> dict[str, Span]:
     """The spans by path. They can be exported, and each is within the one it is a part of."""
-    spans = spans_of(make_state(), "uid-1", way)
+    spans = spans_of(make_state(), "uid-1", traced)
     assert {span.trace for span in spans} == {trace_of("uid-1", GenerationNumber(1, 2))}
     paths_of(spans_in(parse_request(export_request({}, spans))))
     by_path = {span.path: span for span in spans}
@@ -93,7 +93,7 @@ def times(spans: dict[str, Span]) -> dict[str, tuple[float, float]]:
 
 
 def test_a_recovery_is_shown_from_the_last_sign_of_life_to_the_first_step() -> None:
-    spans = trace(make_way(end=make_loss(), before=Departure(None, 11.0)))
+    spans = trace(make_traced(end=make_loss(), before=Departure(None, 11.0)))
     assert times(spans) == {
         ROOT: (8.0, 14.0),
         "detect": (8.0, 10.0),
@@ -118,14 +118,14 @@ def test_a_recovery_is_shown_from_the_last_sign_of_life_to_the_first_step() -> N
 
 
 def test_a_planned_change_begins_with_the_decision_and_an_agreed_end() -> None:
-    way = make_way(end=make_loss("resize", 0.0), before=Departure(9.0, 11.5))
-    assert times(trace(way))["agreed end"] == (9.0, 11.5)
-    assert trace(way)[ROOT].name == "resize"
-    assert "detect" not in trace(way)
+    traced = make_traced(end=make_loss("resize", 0.0), before=Departure(9.0, 11.5))
+    assert times(trace(traced))["agreed end"] == (9.0, 11.5)
+    assert trace(traced)[ROOT].name == "resize"
+    assert "detect" not in trace(traced)
 
 
 def test_a_first_start_begins_with_the_coordinator() -> None:
-    spans = trace(make_way())
+    spans = trace(make_traced())
     assert spans[ROOT].name == "start"
     assert [path for path in spans if "/" not in path] == [ROOT, "form", "restore", "first step"]
     assert times(spans)["form"] == (5.0, 12.0)
@@ -136,32 +136,32 @@ def test_a_generation_that_breaks_shows_how_far_it_came(
     restored_at: float | None, last: str
 ) -> None:
     loss, before = make_loss(), Departure(None, 11.0)
-    way = make_way(
+    traced = make_traced(
         end=loss, before=before, restored_at=restored_at, first_commit_at=None, until=13.5
     )
-    spans = trace(way)
+    spans = trace(traced)
     assert [path for path in spans if "/" not in path] == RECOVERY[: RECOVERY.index(last) + 1]
     assert spans[ROOT].error == spans[last].error == BROKEN
     assert times(spans)[last][1] == times(spans)[ROOT][1] == 13.5
 
 
 def test_of_a_program_that_reports_nothing_the_trace_ends_where_it_begins() -> None:
-    way = make_way(restored_at=None, first_commit_at=None, until=999.0)
-    script = way.generation.record.desired.model_copy(update={"script": ("train.py",)})
-    record = way.generation.record.model_copy(update={"desired": script})
-    spans = trace(replace(way, generation=replace(way.generation, record=record)))
+    traced = make_traced(restored_at=None, first_commit_at=None, until=999.0)
+    script = traced.generation.record.desired.model_copy(update={"script": ("train.py",)})
+    record = traced.generation.record.model_copy(update={"desired": script})
+    spans = trace(replace(traced, generation=replace(traced.generation, record=record)))
     assert times(spans) == {ROOT: (5.0, 12.0), "form": (5.0, 12.0)}
     assert not spans[ROOT].error
 
 
 def test_the_page_lists_each_span_and_each_attribute() -> None:
     before = Departure(None, 11.0)
-    ways = [
-        make_way(end=make_loss(), before=before),
-        make_way(end=make_loss("resize", 0.0), before=Departure(9.0, 11.5)),
-        make_way(),
+    generations = [
+        make_traced(end=make_loss(), before=before),
+        make_traced(end=make_loss("resize", 0.0), before=Departure(9.0, 11.5)),
+        make_traced(),
     ]
-    traces = [trace(way) for way in ways]
+    traces = [trace(traced) for traced in generations]
     made = {path for spans in traces for path in spans if path != ROOT}
     assert made == traces_page.spans_made_by("coordinator")
     assert {spans[ROOT].name for spans in traces} == traces_page.kinds() - {"succession"}
@@ -188,13 +188,13 @@ def test_whatever_agents_report_each_part_lies_in_the_whole(
     detect_seconds: float,
     cause: Cause,
 ) -> None:
-    way = make_way(
+    traced = make_traced(
         end=make_loss(cause, detect_seconds),
         before=Departure(decided_at, left_at),
         restored=make_restored(seconds=seconds, join_seconds=join_seconds),
         restored_at=restored_at,
         first_commit_at=first_commit_at,
     )
-    spans = trace(way)
+    spans = trace(traced)
     assert len(spans) <= 9
     assert spans[ROOT].end - spans[ROOT].start <= 40

@@ -6,15 +6,19 @@ import signal
 
 import pytest
 
+from regroup import cli
+from regroup.training_client import run_pickled
+from regroup_trainer.agent import start
 from regroup_trainer.protocol.exit_codes import (
     INTERRUPTED,
     KILLED,
     SIGNALS,
     TERMINATED,
+    WRONG_USAGE,
     describe_exit,
     describe_signal,
 )
-from regroup_trainer.system import command_line
+from regroup_trainer.system import command_line, script_children
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,9 @@ def test_signals_have_the_codes_that_programs_end_with() -> None:
     assert [*map(command_line.shell_code, ends)] == [INTERRUPTED, KILLED, TERMINATED]
     assert command_line.shell_code(3) == 3
     assert command_line.TERMINATED == TERMINATED
+
+
+def test_programs_that_cannot_import_the_codes_have_the_same() -> None:
+    assert cli.INTERRUPTED == INTERRUPTED
+    for program in (start, run_pickled, script_children):
+        assert program.WRONG_USAGE == WRONG_USAGE

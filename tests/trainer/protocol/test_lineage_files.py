@@ -6,6 +6,7 @@ import pytest
 
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import (
+    checkpoint_path,
     generation_of,
     history_name,
     lineage_name,
@@ -22,6 +23,7 @@ def test_names_on_the_volume_never_change() -> None:
         "2-17.json",
         "2-17.jsonl",
     ]
+    assert checkpoint_path(7) == "checkpoints/step-7"
 
 
 @pytest.mark.parametrize("name", [lineage_name(NUMBER), history_name(NUMBER)])

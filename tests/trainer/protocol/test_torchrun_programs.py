@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from regroup_trainer.agent import torchrun_rank
+from regroup_trainer.protocol import environment, torchrun_programs
+from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.torchrun_programs import OWN_PART, rank_program, store_program
 
 each_program = pytest.mark.parametrize("program", [rank_program, store_program])
@@ -65,8 +67,14 @@ def test_python_39_reads_it_and_nothing_of_ours_is_imported(program: Callable[[]
 
 
 def test_a_spawned_process_of_a_script_gets_the_part_above_the_ranks_own() -> None:
-    assert torchrun_rank.OWN_PART == OWN_PART
     of_children, mark, own = rank_program().partition(OWN_PART)
     assert mark
     assert "def watch_child(" in of_children
     assert "def start(" in own
+
+
+def test_the_rank_knows_the_marks_and_variables_of_those_who_start_it() -> None:
+    for name in ("OWN_PART", "PROGRAM_VARIABLE", "MESSAGE_VARIABLE"):
+        assert getattr(torchrun_rank, name) == getattr(torchrun_programs, name)
+    assert torchrun_rank.DIRECTORY_VARIABLE == environment.DIRECTORY_VARIABLE
+    assert AgentEnvironment.variable("termination_log") == torchrun_programs.MESSAGE_VARIABLE

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_reports, "_REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(busy_reports, "BUSY_SECONDS", 0.01)
 
 
 def make_assignment(restored_from: RestoredFrom = "Peers", n: int = 2) -> Assignment:

@@ -39,17 +39,19 @@ from regroup_trainer.system.command_line import (
 from regroup_trainer.system.machine_address import is_loopback
 from regroup_trainer.system.program_error import excerpt
 from regroup_trainer.system.rendezvous_check import RankPlace
-from regroup_trainer.system.script_children import REFUSED_EXIT_CODE, watch_script
+from regroup_trainer.system.script_children import WRONG_USAGE, watch_script
 
+PROGRAM_VARIABLE = "REGROUP_RANK_PROGRAM"
+MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+"""These three as in `protocol`, which the images may lack."""
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
-    'program = os.environ.pop("REGROUP_RANK_PROGRAM"); '
+    f'program = os.environ.pop("{PROGRAM_VARIABLE}"); '
     'exec(compile(program, "<regroup>", "exec")); start(sys.argv[1:], program)'
 )
-_MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
 OWN_PART = "\n# what only the rank's own process runs\n"
 """In the text of this program: what stands above it is for processes that the script spawns."""
-_DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _DIRECTORY_SECONDS = 5.0
 """How long a script waits for its folder."""
 _PR_SET_PDEATHSIG = 1
@@ -60,7 +62,7 @@ _ASKED_TO_END = (-signal.SIGTERM, TERMINATED)
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 """What c10d says when rank 0 cannot host the store of a process group."""
 _DONE, _HOPELESS = b".", b"!"
-"""What the process of the script says of its end."""
+"""What the process of the script reports of its end."""
 _NO_OTHER_TRY = "; another try would fail too"
 _CANNOT_START = "; it cannot start"
 _MESSAGE_BYTES = 4000
@@ -77,23 +79,23 @@ def watch(command: Sequence[str]) -> NoReturn:
     torchrun, begun = os.getppid(), time.monotonic()
     _begin_message()
     _make_directory()
-    has_ended, says_end = os.pipe()
+    reading, writing = os.pipe()
     script = subprocess.Popen(
-        [sys.executable, "-u", _START, str(says_end), str(os.getpid()), *command],
+        [sys.executable, "-u", _START, str(writing), str(os.getpid()), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pass_fds=(says_end,),
+        pass_fds=(writing,),
     )
-    os.close(says_end)
+    os.close(writing)
     for number in _STOPS:
         signal.signal(number, lambda *_: None)
     tail = _pass_on(script, torchrun)
     if os.getppid() != torchrun:
         _end_with(script.returncode)
-    os.set_blocking(has_ended, False)
+    os.set_blocking(reading, False)
     news = b""
     with contextlib.suppress(BlockingIOError):
-        news = os.read(has_ended, 1)
+        news = os.read(reading, 1)
     if news == _DONE and script.returncode:
         write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
         _end_with(0)
@@ -196,7 +198,7 @@ def _make_directory() -> None:
     """Make the folder of the job on the volume, where scripts save. A volume that does not answer
     delays the script by a few seconds; it will report itself what it cannot do there.
     """
-    if directory := os.environ.get(_DIRECTORY_VARIABLE):
+    if directory := os.environ.get(DIRECTORY_VARIABLE):
         making = threading.Thread(target=_make_folder, args=(Path(directory),), daemon=True)
         making.start()
         making.join(_DIRECTORY_SECONDS)
@@ -225,7 +227,7 @@ def _leave_message(sentence: str, tail: bytes) -> None:
 
 
 def _message_file() -> Path:
-    return Path(os.environ.get(_MESSAGE_VARIABLE, "/dev/termination-log"))
+    return Path(os.environ.get(MESSAGE_VARIABLE, "/dev/termination-log"))
 
 
 def _end_with(code: int) -> NoReturn:
@@ -244,21 +246,21 @@ def start(arguments: Sequence[str], program: str) -> NoReturn:
     """Be the script: `arguments` are the descriptor for the news of its last line, the parent, and
     what follows `python`. `program` is the text of this program.
     """
-    says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    descriptor, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _die_with(parent)
-    pipe = NewsPipe(says_end)
+    pipe = NewsPipe(descriptor)
     of_children = program.partition(OWN_PART)[0]
-    say_hopeless = partial(pipe.send, _HOPELESS)
-    watch_script(place_in(os.environ), HopelessError, of_children, before_end=say_hopeless)
+    report_hopeless = partial(pipe.send, _HOPELESS)
+    watch_script(place_in(os.environ), HopelessError, of_children, before_end=report_hopeless)
     try:
         code = execute(command)
     except HopelessError as error:
         print(f"ConfigurationError: {error}", file=sys.stderr)
         pipe.send(_HOPELESS)
-        os._exit(REFUSED_EXIT_CODE)
+        os._exit(WRONG_USAGE)
     except NoScriptError as error:
         print(error, file=sys.stderr)
-        os._exit(2)
+        os._exit(WRONG_USAGE)
     except BaseException as error:
         show(error)
         code = 1

@@ -19,6 +19,7 @@ from regroup_trainer.protocol.channel import Sender
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
+    BUSY_SECONDS,
     Busy,
     CheckpointFailed,
     CheckpointSaved,
@@ -30,8 +31,6 @@ from regroup_trainer.step.state import TrainState
 from regroup_trainer.system.log_lines import rank_log
 
 _MOMENT_SECONDS = 0.02
-_REPORT_SECONDS = 1.0
-"""Between reports that this rank waits for a save."""
 _PATIENCE_SECONDS = 30.0
 """A save that takes longer holds up no training: the next one is left out until it has ended."""
 
@@ -266,7 +265,7 @@ class Checkpointer:
         save = self._save
         if save and save.done and not self._saver.group.is_rank0:
             save.result()
-        if save and time.monotonic() - self._reported_at > _REPORT_SECONDS:
+        if save and time.monotonic() - self._reported_at > BUSY_SECONDS:
             self._reported_at = time.monotonic()
             self._channel.send(
                 Busy(

@@ -7,10 +7,9 @@ checkpoints/
     .corrupt-step-<N>-<term>-<n>  did not verify; set aside by that generation, kept as evidence
     .removed-<name>               being deleted
     latest                        symbolic link to the newest published one, for people
-lineage/<term>-<n>.json           what each generation resumed from
-lineage/<term>-<n>.room           room for such a record of a generation to come
-history/<term>-<n>.jsonl          the steps that each generation committed
-history/<term>-<n>.gaps           the steps that had to be left out, if any
+data-set-read                     what was read of a data set that may be another one
+
+`protocol/lineage_files.py` lists what is in `lineage/` and `history/`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from regroup_trainer.protocol.config import Dimensions
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import (
+    CHECKPOINTS_FOLDER,
     HISTORY_FOLDER,
     LINEAGE_FOLDER,
+    checkpoint_name,
     file_stem,
     gaps_name,
     history_name,
@@ -170,7 +171,7 @@ class Layout:
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
-        return self.directory / "checkpoints"
+        return self.directory / CHECKPOINTS_FOLDER
 
     @property
     def lineage(self) -> Path:
@@ -194,19 +195,19 @@ class Layout:
 
     def published(self, step: int) -> Path:
         """The directory of a published checkpoint."""
-        return self.checkpoints / f"step-{step}"
+        return self.checkpoints / checkpoint_name(step)
 
     def temporary(self, step: int, generation: GenerationNumber) -> Path:
         """The directory into which `generation` writes a checkpoint."""
-        return self.checkpoints / f"step-{step}.tmp-{file_stem(generation)}"
+        return self.checkpoints / f"{checkpoint_name(step)}.tmp-{file_stem(generation)}"
 
     def stale(self, step: int, generation: GenerationNumber) -> Path:
         """Where `generation` sets aside a checkpoint of an abandoned line."""
-        return self.checkpoints / f".stale-step-{step}-{file_stem(generation)}"
+        return self.checkpoints / f".stale-{checkpoint_name(step)}-{file_stem(generation)}"
 
     def corrupt(self, step: int, generation: GenerationNumber) -> Path:
         """Where `generation` sets aside a checkpoint that did not verify."""
-        return self.checkpoints / f".corrupt-step-{step}-{file_stem(generation)}"
+        return self.checkpoints / f".corrupt-{checkpoint_name(step)}-{file_stem(generation)}"
 
     def removed(self, path: Path) -> Path:
         """The name of a directory while it is being deleted."""

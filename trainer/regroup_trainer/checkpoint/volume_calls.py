@@ -9,19 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.message import TEXT_LIMIT, printable
 from regroup_trainer.protocol.rank_messages import VolumeProblem
 from regroup_trainer.system.background import Background, progress_noted
+from regroup_trainer.system.backoff import retry_seconds
 
 T = TypeVar("T")
 SLOW_SECONDS = 5.0
 """A call that does not get on for longer is reported."""
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between attempts; the last one is repeated."""
+_RETRY_SECONDS = 0.2
+_LONGEST_RETRY_SECONDS = 5.0
 
 
 def describe(error: OSError) -> str:
@@ -70,11 +70,14 @@ class VolumeHealth:
         Raises an OSError that `is_final`, the last one after `stop` is set, and what else the
         action raises.
         """
-        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+        failures = 0
+        while True:
             try:
                 with progress_noted(self._note_progress):
                     result = action()
             except OSError as error:
+                failures += 1
+                pause = retry_seconds(failures, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
                 since = self._failing[0] if self._failing else time.time()
                 self._failing = since, describe(error)
                 if is_final(error) or stop.wait(pause):
@@ -84,7 +87,6 @@ class VolumeHealth:
                 return result
             finally:
                 self._called = None
-        raise AssertionError("the pauses have no end")
 
 
 class VolumeCall(Generic[T]):

@@ -39,7 +39,7 @@ def departure_of(former: CurrentGeneration) -> Departure:
 
 
 class Phase(NamedTuple):
-    """A part of the way."""
+    """A part of the way to a generation."""
 
     path: str
     end: float | None
@@ -47,8 +47,8 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
-    """The way to a generation. Times are monotonic seconds."""
+class TracedGeneration:
+    """A generation, and what its trace needs beside it. Times are monotonic seconds."""
 
     generation: CurrentGeneration
     before: Departure | None
@@ -64,15 +64,15 @@ def trace_of(identity: str, number: GenerationNumber) -> str:
     return trace_id(identity, str(number))
 
 
-def spans_of(state: State, identity: str, way: Way) -> tuple[Span, ...]:
+def spans_of(state: State, identity: str, traced: TracedGeneration) -> tuple[Span, ...]:
     """The spans, the one that has no parent first. What was not reached has none."""
-    trace, current = trace_of(identity, way.generation.number), way.generation
-    start, spans = min(_start(way), current.begun), []
+    trace, current = trace_of(identity, traced.generation.number), traced.generation
+    start, spans = min(_start(traced), current.begun), []
     at = start
-    for phase, end in _phases(way):
-        begun, at = at, min(max(at, way.until if end is None else end), way.until)
+    for phase, end in _phases(traced):
+        begun, at = at, min(max(at, traced.until if end is None else end), traced.until)
         broken = BROKEN if end is None else ""
-        spans.append(_span(state, trace, phase, (begun, at), _facts(way, phase), broken))
+        spans.append(_span(state, trace, phase, (begun, at), _facts(traced, phase), broken))
         if phase == "restore" and end is not None:
             spans += [_span(state, trace, *part, {}) for part in _parts(current, begun, at)]
         if end is None:
@@ -89,22 +89,22 @@ def _name_of(current: CurrentGeneration) -> str:
     return "recovery" if current.previous_end.cause in FAILURES else "resize"
 
 
-def _start(way: Way) -> float:
+def _start(traced: TracedGeneration) -> float:
     """When the last sign of life came, the end was asked for, or this coordinator began."""
-    end = way.generation.previous_end
-    if way.before is None or end is None:
-        return way.since
-    if way.before.decided_at is not None:
-        return way.before.decided_at
+    end = traced.generation.previous_end
+    if traced.before is None or end is None:
+        return traced.since
+    if traced.before.decided_at is not None:
+        return traced.before.decided_at
     return end.time - max(0.0, end.detect_seconds)
 
 
-def _phases(way: Way) -> list[Phase]:
+def _phases(traced: TracedGeneration) -> list[Phase]:
     """The parts of the way in their order. Of a program that reports nothing, the last is seen to
     begin only.
     """
-    current = way.generation
-    phases = [*_phases_of_end(way), Phase("form", current.begun)]
+    current = traced.generation
+    phases = [*_phases_of_end(traced), Phase("form", current.begun)]
     if current.non_reporting:
         return phases
     stepped = current.first_commit_at
@@ -112,12 +112,12 @@ def _phases(way: Way) -> list[Phase]:
     return [*phases, Phase("restore", restored), Phase("first step", stepped)]
 
 
-def _phases_of_end(way: Way) -> list[Phase]:
-    begun, end = way.generation.begun, way.generation.previous_end
-    if way.before is None or end is None:
+def _phases_of_end(traced: TracedGeneration) -> list[Phase]:
+    begun, end = traced.generation.begun, traced.generation.previous_end
+    if traced.before is None or end is None:
         return []
-    left = way.before.left_at
-    if way.before.decided_at is not None:
+    left = traced.before.left_at
+    if traced.before.decided_at is not None:
         return [Phase("agreed end", begun if left is None else min(left, begun))]
     return [
         Phase("detect", end.time),
@@ -157,12 +157,12 @@ def _span(
     return Span(trace, path, path.rpartition("/")[2], start, end, facts, error)
 
 
-def _facts(way: Way, phase: str) -> dict[str, Value]:
+def _facts(traced: TracedGeneration, phase: str) -> dict[str, Value]:
     """What a part of the way has beside its time."""
-    current = way.generation
+    current = traced.generation
     if phase == "restore" and current.restored:
         slowest = max(current.restored.values(), key=lambda report: report.seconds)
-        seconds = _within(slowest.seconds, way.until - current.begun)
+        seconds = _within(slowest.seconds, traced.until - current.begun)
         return {"regroup.slowest_rank": slowest.rank, "regroup.slowest_rank_seconds": seconds}
     if phase == "first step" and current.first_commit is not None and 0 in current.restored:
         return {"regroup.steps": current.first_commit.step - current.restored[0].step}

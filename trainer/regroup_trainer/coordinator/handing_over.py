@@ -6,7 +6,7 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.formation import least_workers
 
 
-def has_company(state: State) -> bool:
+def has_agents_on_node(state: State) -> bool:
     """Whether an agent on the coordinator's node may leave as well, and has not announced it."""
     return any(
         member.hello.node == state.node and member.leaving is None

@@ -14,7 +14,6 @@ from regroup_trainer.coordinator.restart_budget import describe, is_asked_to_end
 from regroup_trainer.coordinator.transitions import answer_request
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
-from regroup_trainer.protocol.generation import RestoredFrom
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.rank_messages import (
@@ -30,7 +29,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotsOff,
     VolumeProblem,
 )
-from regroup_trainer.protocol.restore_source import SOURCE_WORDS
+from regroup_trainer.protocol.restore_source import describe_source
 
 MOST_PORT_RACES = 5
 """Lost races for the port of a program that are charged to nobody; more are the program's."""
@@ -145,8 +144,9 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         state.resumed.append((report.generation, report.step))
     if former is not None and former.restored_from == "Script":
         return  # a script has written a step before its Session
+    origin = f"the state comes from {describe_source(report.restored_from)}"
     if report.fallback_reason:
-        text = f"the state comes from {_words(report.restored_from)}: {report.fallback_reason}"
+        text = f"{origin}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")
     first = current.previous_end is None and current.before is None
     state.account.restored(first, report.seconds, now, state.members.ranks)
@@ -158,13 +158,9 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     before = current.before
     state.committed = LastCommit(report.step, before.time if before else state.wall(now))
     for skipped in report.skipped:
-        instead = f"the state comes from {_words(report.restored_from)} of step {report.step}"
+        instead = f"{origin} of step {report.step}"
         text = f"{skipped.path} cannot be used ({skipped.why}): {instead}"
         state.emit(now, "CheckpointCorrupt", text, "Warning")
-
-
-def _words(source: RestoredFrom | None) -> str:
-    return SOURCE_WORDS[source or "Nothing"]
 
 
 def count_loss(state: State, report: Restored, current: CurrentGeneration) -> None:
@@ -241,7 +237,7 @@ def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, n
     planned = done.cause not in FAILURES and not done.lost_steps
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
     ranks = f"{done.world_size_before} -> {done.world_size_after} ranks"
-    resumed = f"resumed from step {done.resumed_from_step} of {_words(done.restored_from)}"
+    resumed = f"resumed from step {done.resumed_from_step} of {describe_source(done.restored_from)}"
     down = "" if done.down_seconds is None else f", {done.down_seconds:.1f} s down"
     text = f"training goes on: {ranks}, {resumed}{down}{lost}"
     state.emit(now, "Resized" if planned else "Recovered", text)

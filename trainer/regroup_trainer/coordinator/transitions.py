@@ -22,7 +22,7 @@ from regroup_trainer.protocol.generation import Decision, RestoredFrom
 from regroup_trainer.protocol.job_status import RequestAnswer
 from regroup_trainer.protocol.message import TEXT_LIMIT, named
 from regroup_trainer.protocol.rank_messages import CheckpointFailed, CheckpointSaved
-from regroup_trainer.protocol.restore_source import SOURCE_WORDS
+from regroup_trainer.protocol.restore_source import describe_source
 
 AGREE_SECONDS = 60.0
 """Ranks that report nothing for so long after a planned decision are ended by force."""
@@ -237,8 +237,8 @@ def _note_restart(state: State, current: CurrentGeneration) -> None:
     """
     request, first, failure = state.pending_restart, current.restored.get(0), current.failure
     if first is not None:
-        words = SOURCE_WORDS[first.restored_from or current.record.restored_from]
-        text = f"the ranks started from step {first.step} of {words}"
+        source = describe_source(first.restored_from or current.record.restored_from)
+        text = f"the ranks started from step {first.step} of {source}"
         state.restart_answer = _over(request, "Done", text)
     elif failure is not None and current.finalized and failure.cause == "application":
         state.restart_answer = _over(request, "Failed", failure.message)

@@ -6,6 +6,8 @@ lineage/<term>-<n>.room       room for the next file, so that a full volume can 
 lineage/<term>-<n>.json       what the generation resumed from; its rank 0 writes it
 history/<term>-<n>.jsonl      the steps that the generation committed
 history/<term>-<n>.gaps       the steps that its history had to leave out
+
+`checkpoint/layout.py` lists what is in `checkpoints/`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 
 LINEAGE_FOLDER = "lineage"
 HISTORY_FOLDER = "history"
+CHECKPOINTS_FOLDER = "checkpoints"
 _RECORD = re.compile(r"(\d+)-(\d+)\.jsonl?", re.ASCII)
 _ROOM = re.compile(r"(\d+)-(\d+)\.room", re.ASCII)
 _RESERVATION = re.compile(r"(\d+)-(\d+)\.claim", re.ASCII)
@@ -70,6 +73,11 @@ def _number(match: re.Match[str] | None) -> GenerationNumber | None:
     return GenerationNumber(int(match[1]), int(match[2])) if match else None
 
 
+def checkpoint_name(step: int) -> str:
+    """The folder of a published checkpoint, in that of all checkpoints."""
+    return f"step-{step}"
+
+
 def checkpoint_path(step: int) -> str:
     """The folder of a published checkpoint, below the job's directory."""
-    return f"checkpoints/step-{step}"
+    return f"{CHECKPOINTS_FOLDER}/{checkpoint_name(step)}"

@@ -20,6 +20,8 @@ PROGRESS_A_SECOND: Final = 128
 """So many of these messages a coordinator reads with little of a core."""
 BUSY_LIMIT: Final = 64
 """Characters that say what a rank is busy with."""
+BUSY_SECONDS: Final = 1.0
+"""Between reports of what a rank is busy with: less than the shortest deadline of a step."""
 CollectiveOp = Literal["gradients", "commit"]
 """What a rank waits for others in."""
 MemoryKind = Literal["host", "host_available", "gpu", "gpu_available"]
@@ -189,7 +191,7 @@ class Evaluated(Report):
 
 
 class Busy(Report):
-    """No step comes for now. A rank repeats this every few seconds, so as not to seem to hang."""
+    """No step comes for now. A rank repeats this each BUSY_SECONDS, so as not to seem to hang."""
 
     kind: Literal["busy"] = "busy"
     doing: Annotated[str, Field(max_length=BUSY_LIMIT)]

@@ -82,14 +82,18 @@ RESTORE_SOURCES: tuple[tuple[RestoredFrom, Callable[[RestoreContext], str | None
 """Source -> the reason why it can be taken, None when it cannot."""
 
 
-SOURCE_WORDS: Mapping[RestoredFrom, str] = {
+_DESCRIPTIONS: Mapping[RestoredFrom, str] = {
     "Nothing": "the beginning",
     "Peers": "live ranks",
     "Snapshot": "a memory snapshot",
     "Checkpoint": "a checkpoint",
     "Script": "the script's own files",
 }
-"""Where the state of a generation comes from, to be read in a sentence."""
+
+
+def describe_source(source: RestoredFrom | None) -> str:
+    """Where the state of a generation comes from, to be read in a sentence. None: nothing yet."""
+    return _DESCRIPTIONS[source or "Nothing"]
 
 
 def choose_source(

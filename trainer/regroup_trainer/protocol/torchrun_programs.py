@@ -23,7 +23,7 @@ RUN_RANK = (
 So torchrun calls the rank by its script.
 """
 OWN_PART = "\n# what only the rank's own process runs\n"
-"""As `agent/torchrun_rank.py` has it, which brings no module of this room."""
+"""`agent/torchrun_rank.py` has it too, and the variables: it brings no module of this room."""
 _HEADER = "from __future__ import annotations\n"
 _OWN_PATH = "import sys; sys.path[:] = filter(None, sys.path)"
 """Without modules of the working directory, which may be named as those of Python are."""

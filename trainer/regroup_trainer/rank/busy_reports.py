@@ -15,14 +15,12 @@ from collections.abc import Iterator
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.protocol.rank_messages import Busy
+from regroup_trainer.protocol.rank_messages import BUSY_SECONDS, Busy
 
 USER_SECONDS = 3600.0
 """How long a user's code may take before its first step, such as for making a data set."""
 _OWN_SECONDS = 600.0
 """How long one compilation or the like may take."""
-_REPORT_SECONDS = 1.0
-"""Less than the shortest deadline. What takes less is not reported."""
 
 
 class BusyReports:
@@ -63,13 +61,13 @@ class BusyReports:
     def note_transfer(self) -> None:
         """A piece of a state has arrived or left: report it, at most once a second."""
         now = time.monotonic()
-        if self.are_due and now - self._noted_at >= _REPORT_SECONDS:
+        if self.are_due and now - self._noted_at >= BUSY_SECONDS:
             self._noted_at = now
             self._send("moving the state")
 
     def _repeat(self, doing: str, stop: threading.Event, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not stop.wait(_REPORT_SECONDS) and time.monotonic() < until:
+        while not stop.wait(BUSY_SECONDS) and time.monotonic() < until:
             self._send(doing)
 
     def _send(self, doing: str) -> None:

@@ -22,6 +22,7 @@ from regroup_trainer.parallel.process_group import report_loss
 from regroup_trainer.protocol.generation import Decision
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
+    BUSY_SECONDS,
     Busy,
     Evaluated,
     Finished,
@@ -43,8 +44,6 @@ from regroup_trainer.step.updater import StepResult
 from regroup_trainer.system.backoff import retry_seconds
 from regroup_trainer.system.log_lines import rank_log
 
-_BUSY_SECONDS = 1.0
-"""Between reports of what a rank is busy with."""
 _LATE_DATA_SECONDS = 10.0
 """Training data that takes longer to come is reported as a problem of its volume."""
 _POLL_SECONDS = 0.1
@@ -202,7 +201,7 @@ class RunningGeneration:
         if self._channel.is_over():
             raise GenerationOverError(f"generation {self.number} is over")
         now = time.monotonic()
-        if now - self._busy_at < _BUSY_SECONDS:
+        if now - self._busy_at < BUSY_SECONDS:
             return
         self._busy_at = now
         number, rank, step = self.number, self.group.rank, self.state.position.step

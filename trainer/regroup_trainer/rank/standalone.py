@@ -37,7 +37,8 @@ from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress, Ra
 from regroup_trainer.rank.launch import Launch
 
 RUNS_FOLDER = Path("regroup-runs")
-_REPORT_SECONDS = 1.0
+_LINE_SECONDS = 1.0
+"""Between lines of progress in a terminal."""
 _TIMEOUT = timedelta(seconds=60)
 _ALONE = {
     "RANK": "0",
@@ -134,7 +135,7 @@ class Terminal:
 
     def committed(self, step: int, time: float) -> bool:  # noqa: ARG002 - a terminal alone
         """Whether it is time for another line."""
-        if 0.0 <= time - self._reported_at < _REPORT_SECONDS:
+        if 0.0 <= time - self._reported_at < _LINE_SECONDS:
             return False
         self._reported_at = time
         return True

@@ -18,14 +18,13 @@ from regroup_trainer.errors import GenerationOverError, StorageError
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationRecord
-from regroup_trainer.protocol.rank_messages import Busy
+from regroup_trainer.protocol.rank_messages import BUSY_SECONDS, Busy
 from regroup_trainer.step.agreement import broadcast_from_rank0, until_all
 from regroup_trainer.system.volume_errors import may_pass
 
 T = TypeVar("T")
 _MOMENT_SECONDS = 0.1
 """Between looks of all ranks at a call: short, so that no collective takes long."""
-_REPORT_SECONDS = 1.0
 _IN_MEMORY = "The state stays in the memory of the ranks or of their agents until then."
 _ON_VOLUME = "No state is in memory: nothing is lost, and the job waits."
 
@@ -114,7 +113,7 @@ class VolumeAccess:
 
     def _report(self, call: VolumeCall[T]) -> None:
         """Also without a problem: the deadline of a first step may be shorter than the wait."""
-        if time.monotonic() - self._reported_at < _REPORT_SECONDS:
+        if time.monotonic() - self._reported_at < BUSY_SECONDS:
             return
         self._reported_at = time.monotonic()
         self.channel.send(

@@ -26,7 +26,8 @@ from regroup_trainer.system.rendezvous_check import (
     watch_rendezvous,
 )
 
-REFUSED_EXIT_CODE = 2
+WRONG_USAGE = 2
+"""As in `protocol.exit_codes`, which this room cannot import."""
 _SIGNAL = signal.SIGRTMAX - 1
 """Sent by a refused child. SIGRTMAX asks for stacks."""
 _INHERITED = "regroup"
@@ -62,7 +63,7 @@ class ScriptChildren:
         os.write(2, f"ConfigurationError: {message}\n".encode())
         if os.getpid() != self.process and _is_below(self.process):
             os.kill(self.process, _SIGNAL)
-        os._exit(REFUSED_EXIT_CODE)
+        os._exit(WRONG_USAGE)
 
     def refuse(self, problem: str) -> NoReturn:
         """End the script because of a child: for it, only the fact of a problem is right, and not
@@ -97,7 +98,7 @@ def watch_script(
         before_end()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)  # the other children, also one that is just being started
-        os._exit(REFUSED_EXIT_CODE)
+        os._exit(WRONG_USAGE)
 
     _check(place, refuse, meet)
     signal.signal(_SIGNAL, end)

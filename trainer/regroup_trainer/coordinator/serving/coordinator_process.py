@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 HAND_OVER_SECONDS = 3.0
 """After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
-COMPANY_SECONDS = 12.0
-"""The same for the agents on this coordinator's node. kubectl drain tries an eviction that a budget
-forbids again after 5 s, and a busy kubelet takes seconds to pass a signal on.
+DRAIN_SECONDS = 12.0
+"""The same for the agents on this coordinator's node, which a drain evicts too. kubectl
+drain tries an eviction that a budget forbids again after 5 s, and a busy kubelet takes seconds to
+pass a signal on.
 """
 
 log = logging.getLogger("regroup_trainer.coordinator")
@@ -95,7 +96,7 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
         await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             log.info("received SIGTERM; waiting for the agents that leave as well")
-            await server.hand_over(HAND_OVER_SECONDS, COMPANY_SECONDS)
+            await server.hand_over(HAND_OVER_SECONDS, DRAIN_SECONDS)
         ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticking

@@ -44,7 +44,7 @@ from regroup_trainer.coordinator.effects import (
     ReserveNumber,
     Send,
 )
-from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
+from regroup_trainer.coordinator.handing_over import has_agents_on_node, is_between, somebody_leaves
 from regroup_trainer.coordinator.serving.arrivals import (
     AgentConnection,
     Arrivals,
@@ -201,22 +201,22 @@ class Server:
         state = self._core.state
         return 2 * max(state.desired.workers, len(state.members)) + SPARE_CONNECTIONS
 
-    async def hand_over(self, seconds: float, company_seconds: float) -> None:
+    async def hand_over(self, seconds: float, drain_seconds: float) -> None:
         """Return when no agent needs this coordinator any more. It decides nothing from then on.
 
         A leaving agent needs a coordinator for its agreed last step. Agents that leave as well
-        report it within `seconds`, those on this node within `company_seconds`: a drain evicts them
+        report it within `seconds`, those on this node within `drain_seconds`: a drain evicts them
         too, perhaps only at its next try. The others find a successor. That takes seconds to start,
-        so a generation that has ended is followed by the next one first, within `company_seconds`.
+        so a generation that has ended is followed by the next one first, within `drain_seconds`.
         The grace period of the pod is the limit.
         """
         await self._pass(seconds)
-        await self._pass(company_seconds, lambda: not has_company(self._core.state))
+        await self._pass(drain_seconds, lambda: not has_agents_on_node(self._core.state))
         while somebody_leaves(self._core.state):
             async with self._news:
                 await self._news.wait_for(lambda: not somebody_leaves(self._core.state))
             await self._pass(seconds)  # for the operator to read the result
-        await self._pass(company_seconds, lambda: not is_between(self._core.state))
+        await self._pass(drain_seconds, lambda: not is_between(self._core.state))
         keeping = [] if self._over else [self._series.end()]  # else a successor's is there
         # Whoever asks to leave from now on asks the successor.
         await asyncio.gather(self._give_way(), *keeping)

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
-from regroup_trainer.coordinator.generation_trace import Departure, Way, departure_of, spans_of
+from regroup_trainer.coordinator.generation_trace import (
+    Departure,
+    TracedGeneration,
+    departure_of,
+    spans_of,
+)
 from regroup_trainer.system.spans import Span
 
 log = logging.getLogger(__name__)
@@ -58,5 +63,6 @@ class TracedGenerations:
     def _export(self, generation: CurrentGeneration, now: float) -> None:
         self._is_open = False
         until = generation.failure.time if generation.failure is not None else now
-        way = Way(generation, self._before, self._since, max(until, generation.begun))
-        self._offer(spans_of(self._state, self._identity, way))
+        until = max(until, generation.begun)
+        traced = TracedGeneration(generation, self._before, self._since, until)
+        self._offer(spans_of(self._state, self._identity, traced))
