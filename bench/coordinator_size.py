@@ -18,7 +18,7 @@ import click
 
 from bench.harness import Plan, Values, command
 from bench.scale.coordinated import Coordinated
-from bench.scale.course import run_course
+from bench.scale.scale_course import run_course
 from bench.scale.settings import QUICK_STEADY_SECONDS, STEADY_SECONDS, Size
 
 OURS = "regroup"

@@ -99,10 +99,8 @@ def test_a_new_room_of_the_trainer_is_closed_to_coordinator_and_agent() -> None:
 
 
 def test_a_file_name_stands_once_in_a_package() -> None:
-    """So that a name in a stack trace or a search leads to one place. `bench` and `demo` have one
-    name twice.
-    """
-    for folder in (*PRODUCT, "devcluster", "soak", "tools"):
+    """So that a name in a stack trace or a search leads to one place."""
+    for folder in CODE:
         names = [path.stem for path in modules(folder) if not path.stem.startswith("__")]
         assert not [name for name in names if names.count(name) > 1]
 

@@ -25,7 +25,7 @@ import click
 from rich.console import Console
 
 from bench import harness
-from bench.fuzz.course import MOST_RATIO, UNITS, WAVES, run
+from bench.fuzz.fuzz_course import MOST_RATIO, UNITS, WAVES, run
 from bench.fuzz.size import CLIENTS, Size
 from devcluster.apiserver import ApiServer
 from tests.support.kube_api import Api, install_definition

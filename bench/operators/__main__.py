@@ -27,8 +27,8 @@ from rich.console import Console
 from bench import harness
 from bench.operators import programs
 from bench.operators.cluster import POD_ADDRESSES
-from bench.operators.course import STOCK, UNITS, Size, measure
 from bench.operators.goals import judged
+from bench.operators.operator_course import STOCK, UNITS, Size, measure
 from bench.operators.tables import tables
 from devcluster.processes import run
 

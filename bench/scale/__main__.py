@@ -30,10 +30,10 @@ import click
 from bench.harness import Goal, Plan, Values, command
 from bench.recovery_settings import LOST_SECONDS
 from bench.scale.coordinated import Coordinated
-from bench.scale.course import Subject, run_course
 from bench.scale.lighthouse import Lighthouse
 from bench.scale.lighthouse_package import PACKAGE
 from bench.scale.meeting_point import MeetingPoint
+from bench.scale.scale_course import Subject, run_course
 from bench.scale.settings import (
     FORM_SECONDS,
     GOALS,

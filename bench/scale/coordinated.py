@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from bench.scale.course import Report, Subject
 from bench.scale.players import Answer, Players, agents_program
+from bench.scale.scale_course import Report, Subject
 from bench.scale.settings import SNAPSHOT_STEPS, STEP_MS, Size
 from regroup.local.processes import ADDRESS, NODE_OF_COORDINATOR, Place, start_coordinator
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig

@@ -12,9 +12,9 @@ from subprocess import Popen
 import aiohttp
 
 from bench.recovery_settings import LOST_SECONDS
-from bench.scale.course import Report, Subject
 from bench.scale.lighthouse_package import lighthouse_library
 from bench.scale.players import Players, agents_program
+from bench.scale.scale_course import Report, Subject
 from bench.scale.settings import STEP_MS, Size
 from regroup.local.processes import ADDRESS, dies_with
 from regroup_trainer.system.machine_address import free_port

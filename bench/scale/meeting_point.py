@@ -13,8 +13,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
-from bench.scale.course import Report, Subject
 from bench.scale.players import Players
+from bench.scale.scale_course import Report, Subject
 from bench.scale.settings import Size
 from regroup.local.processes import ADDRESS, dies_with
 from regroup_operator.render.torchrun_commands import store_command

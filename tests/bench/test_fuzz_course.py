@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.fuzz.course import Course, Outcome
+from bench.fuzz.fuzz_course import Course, Outcome
 from bench.fuzz.size import Size
 
 

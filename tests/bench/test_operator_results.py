@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bench import harness
 from bench.operators import __main__ as operators
-from bench.operators.course import UNITS, Outcome, Size
+from bench.operators.operator_course import UNITS, Outcome, Size
 from tests.support.kube_api import ROOT
 
 Report = Callable[[str], None]

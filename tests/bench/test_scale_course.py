@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.scale import course as course_module
+from bench.scale import scale_course
 from bench.scale.__main__ import CASES, goals, plan
-from bench.scale.course import Course, Subject
 from bench.scale.players import Answer, Players
+from bench.scale.scale_course import Course, Subject
 from bench.scale.settings import EVENTS, GOALS, UNITS, Size
 
 ALL = Answer(begun=10.0, done=12.5, arrived=3, of=3, generation=(1, 2))
@@ -137,7 +137,7 @@ def test_ours_alone_has_goals_and_for_the_large_sizes() -> None:
 def test_a_status_that_does_not_come_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(course_module, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(scale_course, "ANSWER_SECONDS", 0.05)
     subject = Sleeper(tmp_path, {}, is_stuck=True)
     found = measured(subject)
     assert found["status_seconds"] is None
@@ -154,8 +154,8 @@ def test_a_successor_that_has_lost_somebody_has_not_resynced(tmp_path: Path) -> 
 def test_a_process_that_takes_too_much_memory_ends_its_row_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(course_module, "MOST_MIB", 0)
-    monkeypatch.setattr(course_module, "GUARD_SECONDS", 0.001)
+    monkeypatch.setattr(scale_course, "MOST_MIB", 0)
+    monkeypatch.setattr(scale_course, "GUARD_SECONDS", 0.001)
     subject = Sleeper(tmp_path, {})
     assert "rss_peak_mb" not in measured(subject)
     assert "is gone" in subject.lines[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz.course import Outcome
+from bench.fuzz.fuzz_course import Outcome
 from bench.fuzz.server_refusals import SERVER_ALONE, answers, is_known, kinds, unknown
 
 FORBIDDEN = '403 pods "a" is forbidden: '

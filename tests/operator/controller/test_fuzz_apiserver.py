@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz.course import run
+from bench.fuzz.fuzz_course import run
 from bench.fuzz.size import Size
 from tests.support.kube_api import Api
 
