@@ -22,6 +22,8 @@ PRODUCT = ("operator", "trainer", "client")
 CODE = (*PRODUCT, "devcluster", "demo", "bench", "soak", "tools")
 PAGES = ("docs", "examples", "devcluster")
 LINE_LENGTH = 100
+LONG_LINES = 100
+"""Of a module: whoever wants to change what it does must find it."""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED_FILE = re.compile(r"`([a-z_./-]+/[\w.-]+\.(?:py|yaml|sh|toml)|test_\w+\.py)`")
 MAP = ROOT / "CONTRIBUTING.md"
@@ -185,6 +187,18 @@ def test_the_map_leads_to_files_and_to_tests_in_the_mirrored_room() -> None:
             if sum(file.endswith(path) for file in files) != 1:
                 unknown.append(f"{start}: {name}")
     assert not unknown
+
+
+def test_the_map_names_each_module_of_the_product_that_takes_long_to_read() -> None:
+    named = re.findall(r"`([^`]+\.py)`", MAP.read_text())
+    unnamed = [
+        str(path.relative_to(ROOT))
+        for path in modules(*PRODUCT)
+        if not path.stem.startswith("__")
+        and len(path.read_text().splitlines()) > LONG_LINES
+        and not any("/" in name and str(path).endswith(f"/{name}") for name in named)
+    ]
+    assert not unnamed
 
 
 def contract(name: str) -> dict[str, Any]:
