@@ -15,8 +15,8 @@ import pytest
 from bench.scale import scale_course
 from bench.scale.__main__ import CASES, goals, plan
 from bench.scale.players import Answer, Players
-from bench.scale.scale_course import Course, Subject
-from bench.scale.settings import EVENTS, GOALS, UNITS, Size
+from bench.scale.scale_course import ScaleCourse, ScaleSubject
+from bench.scale.settings import EVENTS, GOALS, UNITS, ScaleSize
 
 ALL = Answer(begun=10.0, done=12.5, arrived=3, of=3, generation=(1, 2))
 SOME = replace(ALL, done=None, arrived=2)
@@ -39,13 +39,13 @@ class PlayedAgents(Players):
         return answer
 
 
-class Sleeper(Subject):
+class Sleeper(ScaleSubject):
     """A process that does nothing."""
 
     def __init__(self, folder: Path, answers: Mapping[str, Answer], **more: Any) -> None:
         self.lines: list[str] = []
         self.whole, self.is_stuck = more.pop("whole", True), more.pop("is_stuck", False)
-        super().__init__(folder, Size(3, steady_seconds=0.05), self.lines.append)
+        super().__init__(folder, ScaleSize(3, steady_seconds=0.05), self.lines.append)
         self._answers = answers
         self.started: list[Popen[bytes]] = []
 
@@ -75,7 +75,7 @@ class Sleeper(Subject):
 
 def measured(subject: Sleeper) -> dict[str, float | None]:
     """The figures; none of the processes is left."""
-    course = Course(subject)
+    course = ScaleCourse(subject)
     asyncio.run(course.run())
     assert all(process.poll() is not None for process in subject.started)
     return course.found
@@ -162,9 +162,9 @@ def test_a_process_that_takes_too_much_memory_ends_its_row_alone(
 
 
 def test_a_case_says_how_many_agents_there_are() -> None:
-    assert [Size.of(case).agents for case in CASES] == [16, 128, 1024, 4096]
-    assert Size.of("agents-16-quick").steady_seconds < Size.of("agents-16").steady_seconds
-    assert Size.of(plan(quick=True).cases[0]).ranks == 8
+    assert [ScaleSize.of(case).agents for case in CASES] == [16, 128, 1024, 4096]
+    assert ScaleSize.of("agents-16-quick").steady_seconds < ScaleSize.of("agents-16").steady_seconds
+    assert ScaleSize.of(plan(quick=True).cases[0]).ranks == 8
 
 
 def test_several_processes_answer_as_one() -> None:
