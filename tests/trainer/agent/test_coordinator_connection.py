@@ -192,8 +192,7 @@ async def test_a_difference_that_does_not_make_the_record_is_logged_once_for_a_g
     ]
     peer = Peer(begins[0], begins[0], begins[1], then=lambda count: count > 3)
     async with connected(peer, first):
-        counts = lambda: [len(received) for received in peer.received]  # noqa: E731
-        await until("four connections", lambda: counts() == [2, 2, 2, 2])
+        await until("four connections", lambda: list(map(len, peer.received)) == [2, 2, 2, 2])
     asked = [RecordWanted(number=record.number) for record in later]
     assert [received[1] for received in peer.received] == [asked[0], asked[0], asked[1], asked[1]]
     (line, other) = [record.getMessage() for record in caplog.records]
