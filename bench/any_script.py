@@ -35,9 +35,9 @@ from typing import Literal
 
 import torch
 
-from bench.any_script_runs import Job, Run, make_run
+from bench.any_script_runs import ScriptJob, ScriptRun, make_run
 from bench.harness import Plan, Values, command
-from bench.kill_course import Course, Kill, Killed
+from bench.kill_course import Kill, KillCourse, Killed
 from bench.outcome import NOT_INSTALLED
 
 SHAPES = Path(__file__).with_name("shapes")
@@ -102,7 +102,7 @@ def measure(case: str, subject: str) -> Values:
         return NOT_INSTALLED
     final = undisturbed(shape, epochs)
     with tempfile.TemporaryDirectory(prefix="any-script-") as folder:
-        course = Course(drawn(kills))
+        course = KillCourse(drawn(kills))
         play(shape, subject, Path(folder), epochs, course)
         found = Path(folder, "final.pt")
         return {
@@ -115,22 +115,22 @@ def measure(case: str, subject: str) -> Values:
 def undisturbed(shape: Shape, epochs: int) -> dict[str, torch.Tensor]:
     """The final parameters without a kill."""
     with tempfile.TemporaryDirectory(prefix="any-script-") as folder:
-        play(shape, "torchrun", Path(folder), epochs, Course([]))
+        play(shape, "torchrun", Path(folder), epochs, KillCourse([]))
         return read(Path(folder, "final.pt"))
 
 
-def play(shape: Shape, subject: str, folder: Path, epochs: int, course: Course) -> None:
+def play(shape: Shape, subject: str, folder: Path, epochs: int, course: KillCourse) -> None:
     """Run a script to its end, or until a kill stays without recovery."""
     os.environ["OMP_NUM_THREADS"] = "1"
     script = (str(SHAPES / shape.script), str(folder), str(epochs))
-    run = make_run(subject, Job(script, folder / "run", WORKERS, course.read))
+    run = make_run(subject, ScriptJob(script, folder / "run", WORKERS, course.read))
     course.strike = lambda kill: (run.kill_rank if kill.what == "rank" else run.kill_worker)(
         kill.number
     )
     asyncio.run(follow(run, course))
 
 
-async def follow(run: Run, course: Course) -> None:
+async def follow(run: ScriptRun, course: KillCourse) -> None:
     """Run until the end of the script or of our patience."""
     task = asyncio.ensure_future(run.run())
     try:

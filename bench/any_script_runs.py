@@ -28,7 +28,7 @@ from regroup_trainer.system.machine_address import free_port
 RESTARTS = 100
 
 
-class Run(Protocol):
+class ScriptRun(Protocol):
     """A script on workers."""
 
     async def run(self) -> object:
@@ -42,7 +42,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class ScriptJob:
     """What is run."""
 
     script: tuple[str, ...]
@@ -54,10 +54,10 @@ class Job:
     """Called with each line that a rank prints."""
 
 
-def make_run(subject: str, job: Job) -> Run:
+def make_run(subject: str, job: ScriptJob) -> ScriptRun:
     """A run of the job under a launcher."""
     job.folder.mkdir()
-    makers: dict[str, Callable[[Job], Run]] = {
+    makers: dict[str, Callable[[ScriptJob], ScriptRun]] = {
         "regroup": regroup,
         "regroup-torchrun": regroup_torchrun,
         "torchrun": Stock,
@@ -65,7 +65,7 @@ def make_run(subject: str, job: Job) -> Run:
     return makers[subject](job)
 
 
-def regroup(job: Job) -> Run:
+def regroup(job: ScriptJob) -> ScriptRun:
     """As a job with `launcher: regroup`."""
     return LocalRun(
         Desired(
@@ -83,7 +83,7 @@ def regroup(job: Job) -> Run:
     )
 
 
-def regroup_torchrun(job: Job) -> Run:
+def regroup_torchrun(job: ScriptJob) -> ScriptRun:
     """As a job with `launcher: torchrun`."""
     return TorchrunRun(
         Wanted(
@@ -105,7 +105,7 @@ class Stock:
     started again, as the pods of a StatefulSet or an indexed Job are.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ScriptJob) -> None:
         self._job = job
         self._port = free_port()
         self._agents: list[subprocess.Popen[bytes] | None] = [None] * job.workers

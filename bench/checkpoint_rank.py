@@ -53,7 +53,7 @@ class Costs:
         self.blocking.append(time.perf_counter() - start)
 
 
-class Subject(Protocol):
+class SavingSubject(Protocol):
     """A way to save."""
 
     def after_step(self, step: int, save: bool) -> None:
@@ -67,7 +67,7 @@ class Subject(Protocol):
 
 
 @dataclass
-class Regroup:
+class RegroupSaves:
     """Regroup's checkpointer, as the built-in trainer uses it."""
 
     state: TrainState
@@ -215,7 +215,7 @@ def raw_write(content: bytes, path: Path) -> None:
 
 def make(
     name: str, state: TrainState, folder: Path, group: GenerationGroup, size: int
-) -> tuple[Subject, Costs]:
+) -> tuple[SavingSubject, Costs]:
     """The subject of this name."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -233,7 +233,7 @@ def make(
         "raw-write": lambda path: raw_write(content, path),
     }
     if name == "regroup":
-        return Regroup(state, folder, group, costs), costs
+        return RegroupSaves(state, folder, group, costs), costs
     tensors()  # imports what the first save would have to
     if name == "dcp.async_save":
         return DcpAsync(tensors, folder, costs), costs
@@ -273,7 +273,9 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def run(subject: Subject, state: TrainState, batch: Tensor, pairs: int, seconds: float) -> float:
+def run(
+    subject: SavingSubject, state: TrainState, batch: Tensor, pairs: int, seconds: float
+) -> float:
     """Blocks of steps in pairs; one of each begins with a save, and ends when that has ended.
     Returns seconds lost.
     """

@@ -18,8 +18,8 @@ import click
 
 from bench.harness import Plan, Values, command
 from bench.scale.coordinated import Coordinated
-from bench.scale.course import run_course
-from bench.scale.settings import QUICK_STEADY_SECONDS, STEADY_SECONDS, Size
+from bench.scale.scale_course import run_course
+from bench.scale.settings import QUICK_STEADY_SECONDS, STEADY_SECONDS, ScaleSize
 
 OURS = "regroup"
 CASES = ("8x1", "64x1", "256x1", "512x1", "32x8", "128x8", "1024x8")
@@ -44,11 +44,11 @@ def measure(case: str, _subject: str) -> Values:
     return figures(run_course(Coordinated, size_of(case), click.echo))
 
 
-def size_of(case: str) -> Size:
+def size_of(case: str) -> ScaleSize:
     """Read 64x1 or 8x1-quick."""
     size, _, quick = case.partition("-")
     agents, ranks = map(int, size.split("x"))
-    return Size(agents, ranks, QUICK_STEADY_SECONDS if quick else STEADY_SECONDS)
+    return ScaleSize(agents, ranks, QUICK_STEADY_SECONDS if quick else STEADY_SECONDS)
 
 
 def figures(found: Values) -> Values:

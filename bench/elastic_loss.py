@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.elastic_ranks import Request, Run
+from bench.elastic_ranks import ElasticRun, Request
 from bench.harness import Plan, Values, command
 
 WORLD_SIZES = (4, 3, 1, 2, 4)
@@ -70,7 +70,7 @@ def cost_of_exactness(quick: bool) -> float:
     return statistics.median(seconds[True]) / statistics.median(seconds[False])
 
 
-def train(request: Request) -> Run:
+def train(request: Request) -> ElasticRun:
     """Run the generations in processes of their own."""
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def train(request: Request) -> Run:
         )
         if done.returncode:
             raise RuntimeError(f"{request} ended with {done.returncode}: {done.stderr[-2000:]}")
-        return Run.read(Path(folder))
+        return ElasticRun.read(Path(folder))
 
 
 trained_once = functools.cache(train)

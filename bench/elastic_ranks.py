@@ -62,7 +62,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Run:
+class ElasticRun:
     """The losses and step times of rank 0 over all generations."""
 
     losses: list[float]
@@ -70,7 +70,7 @@ class Run:
     """Time between the ends of consecutive steps within a generation."""
 
     @classmethod
-    def read(cls, folder: Path) -> Run:
+    def read(cls, folder: Path) -> ElasticRun:
         """The run that was recorded in `folder`."""
         generations = [json.loads(line) for line in (folder / _RUN_FILE).read_text().splitlines()]
         losses = [loss for generation in generations for loss, _ in generation]

@@ -55,7 +55,7 @@ def measure(case: str, subject: str) -> Values:
 def served(clients: int, processes: int) -> Values:
     """The store's time for each kind of request."""
     store, each = Store(), clients // processes
-    players = [Players(range(n * each, (n + 1) * each), clients) for n in range(processes)]
+    players = [StorePlayers(range(n * each, (n + 1) * each), clients) for n in range(processes)]
     spent: dict[str, float] = {}
     try:
         for request in (*REQUESTS, "addresses"):
@@ -96,7 +96,7 @@ class Store:
         TCPStore(HOST, self.port, is_master=False).set("all came", "")
 
 
-class Players:
+class StorePlayers:
     """Some of all clients of the store, in a process of their own."""
 
     def __init__(self, numbers: range, clients: int) -> None:

@@ -40,7 +40,7 @@ REBOOT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Course:
+class FaultCourse:
     """The length of a run and the rate of its faults."""
 
     mean_seconds: float
@@ -48,7 +48,7 @@ class Course:
     seconds: float
 
 
-COURSES = {"mtbf-60": Course(60.0, 300.0), "mtbf-4-quick": Course(4.0, 8.0)}
+COURSES = {"mtbf-60": FaultCourse(60.0, 300.0), "mtbf-4-quick": FaultCourse(4.0, 8.0)}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Failure:
     worker: int
 
 
-def trace(seed: int, course: Course) -> Iterator[Failure]:
+def trace(seed: int, course: FaultCourse) -> Iterator[Failure]:
     """All failures of a run, in order."""
     dice = random.Random(seed)
     at = dice.expovariate(1 / course.mean_seconds)
@@ -100,7 +100,7 @@ def measure(case: str, subject: str) -> Values:
     return recovery.tried(lambda: follow(subject, failures, course))
 
 
-def follow(subject: str, failures: list[Failure], course: Course) -> Values:
+def follow(subject: str, failures: list[Failure], course: FaultCourse) -> Values:
     """The goodput of a new training under these faults. Raises NotTrainingError."""
     with recovery.start(subject, WORKERS) as training:
         recovery.wait(training, recovery.START_SECONDS, lambda: recovery.trained(training, WORKERS))

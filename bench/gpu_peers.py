@@ -129,7 +129,7 @@ def _lightning_module(job: Job) -> LightningModule:
     """The model, with the optimizer and the clipping of all subjects."""
     from lightning import LightningModule
 
-    class Module(LightningModule):
+    class LightningModel(LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model = build(job)
@@ -144,7 +144,7 @@ def _lightning_module(job: Job) -> LightningModule:
             # Its own clipping refuses fused optimizers, whether or not anything is scaled.
             nn.utils.clip_grad_norm_(self.parameters(), 1.0)
 
-    module = Module()
+    module = LightningModel()
     if job.compile:
         module.model.compile()
     return module
@@ -155,7 +155,7 @@ def lightning(job: Job, clock: Clock, folder: Path) -> None:
     from lightning import Callback, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    class Timing(Callback):
+    class LightningTiming(Callback):
         passes = 0
 
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
@@ -179,7 +179,7 @@ def lightning(job: Job, clock: Clock, folder: Path) -> None:
         enable_checkpointing=bool(saving),
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*saving, Timing()],
+        callbacks=[*saving, LightningTiming()],
         default_root_dir=folder,
     )
     data = DataLoader(Tokens(job), batch_size=job.micro_batch, **LOADED)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def hf(job: Job, clock: Clock, folder: Path) -> None:
     """Hugging Face's Trainer around the model."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class Module(nn.Module):
+    class TrainerModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = build(job)
@@ -198,7 +198,7 @@ def hf(job: Job, clock: Clock, folder: Path) -> None:
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
             return {"loss": loss_of(self.model, {"input_ids": input_ids, "labels": labels})}
 
-    class Timing(TrainerCallback):
+    class TrainerTiming(TrainerCallback):
         done = 0
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -222,7 +222,9 @@ def hf(job: Job, clock: Clock, folder: Path) -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    trainer = Trainer(Module(), arguments, train_dataset=Tokens(job), callbacks=[Timing()])
+    trainer = Trainer(
+        TrainerModel(), arguments, train_dataset=Tokens(job), callbacks=[TrainerTiming()]
+    )
     trainer.train(resume_from_checkpoint=True if job.resume else None)
 
 

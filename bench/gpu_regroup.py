@@ -54,7 +54,7 @@ def desired(job: Job, folder: Path) -> Desired:
 
 
 @dataclass
-class Course:
+class ReportedSteps:
     """The steps of a run as the coordinator reports them."""
 
     seen: list[Progress] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Course:
 
 def seconds_per_step(job: Job, folder: Path) -> float:
     """Train the job to its end."""
-    course = Course()
+    course = ReportedSteps()
     outcome = asyncio.run(LocalRun(desired(job, folder), on_status=course.look).run())
     if outcome.result != "completed":
         raise RuntimeError(f"the training did not complete: {outcome.message}")

@@ -40,7 +40,7 @@ class Killed:
 
 
 @dataclass
-class Course:
+class KillCourse:
     """Kills one part after the other. `read` gets every line, in a running event loop."""
 
     kills: Sequence[Kill]

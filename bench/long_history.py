@@ -76,7 +76,7 @@ _DEADLINE = 600.0
 
 
 @dataclass(frozen=True)
-class Run:
+class LongRun:
     """A job's directory, and the size of what it holds."""
 
     directory: Path
@@ -114,7 +114,7 @@ def measure(case: str, _subject: str) -> Values:
     """All operations on a directory of this size."""
     generations, ranks = SIZES[case]
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(Path(folder), generations, ranks)
+        run = LongRun(Path(folder), generations, ranks)
         write(run)
         chosen = select(run.layout, make_generation(2, 1))
         sent = (chosen, first_of(chosen, run.layout))
@@ -124,7 +124,7 @@ def measure(case: str, _subject: str) -> Values:
         return found
 
 
-def write(run: Run) -> None:
+def write(run: LongRun) -> None:
     """Write lineage, history and checkpoints of a run without losses."""
     for folder in (run.layout.lineage, run.layout.history):
         folder.mkdir()
@@ -135,7 +135,7 @@ def write(run: Run) -> None:
         write_checkpoint(run, number * min(STEPS_BETWEEN_CHECKPOINTS, run.steps))
 
 
-def write_generation(run: Run, number: GenerationNumber) -> None:
+def write_generation(run: LongRun, number: GenerationNumber) -> None:
     """A generation that made its steps."""
     parent = GenerationNumber(1, number.n - 1) if number.n > 1 else None
     order = SampleOrder(DATA.samples, DATA.seed)
@@ -165,7 +165,7 @@ def begin(
     layout.lineage_record(number).write_text(record.model_dump_json())
 
 
-def write_checkpoint(run: Run, step: int) -> None:
+def write_checkpoint(run: LongRun, step: int) -> None:
     """Write a checkpoint; its files are not read here, but deleted."""
     folder = run.layout.published(step)
     folder.mkdir(parents=True)
@@ -188,7 +188,7 @@ def write_checkpoint(run: Run, step: int) -> None:
         (folder / name).touch()
 
 
-def restart(run: Run) -> None:
+def restart(run: LongRun) -> None:
     """What rank 0 reads before the first step, in the order of `rank.entering`."""
     record = make_generation(2, 1)
     chosen = select(run.layout, record)
@@ -209,35 +209,35 @@ def first_of(chosen: Selection, layout: Layout) -> catalog.Candidate[Manifest]:
     return catalog.read_candidate(layout, chosen.candidates[0].step)
 
 
-def last_line(run: Run) -> str:
+def last_line(run: LongRun) -> str:
     """The last line of the history."""
     return run.layout.history_file(run.newest).read_text().splitlines()[-1]
 
 
-def save(run: Run) -> None:
+def save(run: LongRun) -> None:
     """What rank 0 reads after a save."""
     lineage.require_newest(run.layout, run.newest)
     publish.superfluous(run.layout, run.newest, CheckpointPolicy())
 
 
-def coordinator(run: Run) -> None:
+def coordinator(run: LongRun) -> None:
     """The container of the first coordinator restarts, then a successor begins."""
     reserve(run.directory, GenerationNumber(1, 1))
     newest_former(run.directory, 2)
     reserve(run.directory, GenerationNumber(2, 1))
 
 
-def list_checkpoints(run: Run) -> None:
+def list_checkpoints(run: LongRun) -> None:
     """`regroup checkpoint list`."""
     cli("list", str(run.directory))
 
 
-def prune(run: Run) -> None:
+def prune(run: LongRun) -> None:
     """`regroup checkpoint prune`."""
     cli("prune", str(run.directory), "--keep-last", "3")
 
 
-def replay(run: Run) -> None:
+def replay(run: LongRun) -> None:
     """The audit, which must find nothing."""
     problems = history.audit(run.directory)
     if problems:
@@ -251,19 +251,19 @@ def cli(*arguments: str) -> None:
         sys.exit(result.output)
 
 
-ACTIONS: dict[str, Callable[[Run], None]] = {
+ACTIONS: dict[str, Callable[[LongRun], None]] = {
     "restart": restart, "distant": restart, "save": save, "coordinator": coordinator,
     "list": list_checkpoints, "prune": prune, "replay": replay,
 }  # fmt: skip
 
 
-def in_own_process(operation: str, run: Run) -> dict[str, float | None]:
+def in_own_process(operation: str, run: LongRun) -> dict[str, float | None]:
     """Seconds, peak memory and opened files of an operation."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(measured, (operation, run))
 
 
-def measured(operation: str, run: Run) -> dict[str, float | None]:
+def measured(operation: str, run: LongRun) -> dict[str, float | None]:
     """Carry out an operation in this process, which does nothing else."""
     opened: list[str] = []
 

@@ -64,7 +64,7 @@ def plan(quick: bool) -> Plan:
 def measure(case: str, _subject: str) -> Values:
     """All faults of a case. Raises TimeoutError when the training does not go on."""
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
-        course = Course(FAULTS[case])
+        course = GrowthCourse(FAULTS[case])
         asyncio.run(course.play(LocalRun(desired(Path(folder)))))
     new = NEW_FAULTS if course.faults > NEW_FAULTS + 2 else 0
     return {
@@ -82,7 +82,7 @@ def growth(sizes: Sequence[float]) -> float:
 
 
 @dataclass
-class Course:
+class GrowthCourse:
     """Kills ranks in turn, and notes the sizes of the processes that live on."""
 
     most: int

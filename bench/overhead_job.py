@@ -102,7 +102,7 @@ def lightning(data: Ticks, steps: int) -> None:
     """Lightning, without logger, progress bar and checkpoints."""
     from lightning import LightningModule, Trainer
 
-    class Module(LightningModule):
+    class TicksModule(LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model = make_model()
@@ -122,7 +122,7 @@ def lightning(data: Ticks, steps: int) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Module(), DataLoader(data, shuffle=True))
+    trainer.fit(TicksModule(), DataLoader(data, shuffle=True))
 
 
 def hf(data: Ticks, steps: int) -> None:

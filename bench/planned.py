@@ -48,7 +48,7 @@ A100_RUNS = "torchtitan, docs/performance.md (2024, before the H100 results)"
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published run with FSDP over all devices and one micro-batch a step."""
 
     name: str
@@ -121,14 +121,20 @@ def _second_products(model: Transformer) -> tuple[tuple[int, int], ...]:
 
 
 RUNS = (
-    Run("Llama 3.1 8B", LLAMA_8B, "h100-96", 1, 2, 8192, "selective", 5762, 6667, 82.4),
-    Run("Llama 3.1 8B", LLAMA_8B, "h100-96", 16, 2, 8192, "selective", 5605, 6514, 67.0),
-    Run("Llama 3 8B", LLAMA_8B, "a100-80", 8, 1, 8192, "selective", 2973, source=A100_RUNS),
-    Run("Llama 3 70B", LLAMA_70B, "a100-80", 8, 1, 8192, "full", 331, source=A100_RUNS),
-    Run("Llama 2 13B", LLAMA2_13B, "a100-80", 8, 2, 4096, "none", 2162, source=A100_RUNS),
-    Run("Llama 2 13B", LLAMA2_13B, "a100-80", 8, 2, 4096, "selective", 1904, source=A100_RUNS),
-    Run("Llama 2 70B", LLAMA2_70B, "a100-80", 8, 1, 4096, "selective", 355, source=A100_RUNS),
-    Run("Llama 2 70B", LLAMA2_70B, "a100-80", 8, 2, 4096, "full", 353, source=A100_RUNS),
+    PublishedRun("Llama 3.1 8B", LLAMA_8B, "h100-96", 1, 2, 8192, "selective", 5762, 6667, 82.4),
+    PublishedRun("Llama 3.1 8B", LLAMA_8B, "h100-96", 16, 2, 8192, "selective", 5605, 6514, 67.0),
+    PublishedRun(
+        "Llama 3 8B", LLAMA_8B, "a100-80", 8, 1, 8192, "selective", 2973, source=A100_RUNS
+    ),
+    PublishedRun("Llama 3 70B", LLAMA_70B, "a100-80", 8, 1, 8192, "full", 331, source=A100_RUNS),
+    PublishedRun("Llama 2 13B", LLAMA2_13B, "a100-80", 8, 2, 4096, "none", 2162, source=A100_RUNS),
+    PublishedRun(
+        "Llama 2 13B", LLAMA2_13B, "a100-80", 8, 2, 4096, "selective", 1904, source=A100_RUNS
+    ),
+    PublishedRun(
+        "Llama 2 70B", LLAMA2_70B, "a100-80", 8, 1, 4096, "selective", 355, source=A100_RUNS
+    ),
+    PublishedRun("Llama 2 70B", LLAMA2_70B, "a100-80", 8, 2, 4096, "full", 353, source=A100_RUNS),
 )
 
 
@@ -158,7 +164,7 @@ def throughput_table() -> str:
     return "\n".join(rows)
 
 
-def _title(run: Run) -> str:
+def _title(run: PublishedRun) -> str:
     devices = run.nodes * GPUS[run.gpu].gpus_per_node
     sizes = f"{devices} x {run.gpu}, {run.micro_batch} x {run.length}"
     return f"{run.name}, {sizes}, {run.checkpointing}"

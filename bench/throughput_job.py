@@ -29,7 +29,7 @@ BATCH, LENGTH, VOCABULARY = 4, 128, 256
 """Samples of a rank, tokens of a sample."""
 
 
-class Tokens(Dataset[tuple[Tensor, Tensor]]):
+class FixedTokens(Dataset[tuple[Tensor, Tensor]]):
     """Sequences that are the same in every run."""
 
     def __init__(self, steps: int) -> None:
@@ -60,7 +60,7 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
 def bare(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     """A loop as in torch's documentation."""
     dist.init_process_group("gloo")
-    data = Tokens(steps)
+    data = FixedTokens(steps)
     model: nn.Module = (
         shard(make_model()) if strategy == "fsdp" else DistributedDataParallel(make_model())
     )
@@ -89,7 +89,7 @@ def regroup(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     session = Session(save_every_steps=10**6)
     model = session.prepare(make_model(), strategy="fsdp" if strategy == "fsdp" else "ddp")
     session.attach(torch.optim.AdamW(model.parameters(), lr=1e-3))
-    for batch in session.batches(Tokens(steps), steps, global_batch_size=RANKS * BATCH):
+    for batch in session.batches(FixedTokens(steps), steps, global_batch_size=RANKS * BATCH):
         session.backward(loss_of(model, batch))
         session.step()
         tick()
@@ -117,7 +117,7 @@ def accelerate(strategy: str, steps: int, tick: Callable[[], None]) -> None:
             f"accelerate takes {accelerator.distributed_type} in place of FSDP2 on CPUs, silently"
         )
     bare_model = make_model()
-    loader = DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(FixedTokens(steps), batch_size=BATCH, shuffle=True)
     model, optimizer, batches = accelerator.prepare(
         bare_model, torch.optim.AdamW(bare_model.parameters(), lr=1e-3), loader
     )
@@ -146,7 +146,7 @@ def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     model = fabric.setup(make_model())
     optimizer: Any = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
     for batch in fabric.setup_dataloaders(
-        DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
+        DataLoader(FixedTokens(steps), batch_size=BATCH, shuffle=True)
     ):
         fabric.backward(loss_of(model, batch))
         optimizer.step()

@@ -25,8 +25,8 @@ import click
 from rich.console import Console
 
 from bench import harness
-from bench.fuzz.course import MOST_RATIO, UNITS, WAVES, run
-from bench.fuzz.size import CLIENTS, Size
+from bench.fuzz.fuzz_course import MOST_RATIO, UNITS, WAVES, run
+from bench.fuzz.size import CLIENTS, FuzzSize
 from devcluster.apiserver import ApiServer
 from tests.support.kube_api import Api, install_definition
 
@@ -54,7 +54,7 @@ SETTINGS = (
 def main(seed: int, jobs: int, templates: int, clients: int, minutes: float, output: Path) -> None:
     """Draw jobs and templates; exits with 1 when something is found."""
     case, folder = f"seed-{seed}", Path(tempfile.mkdtemp(prefix="regroup-fuzz-"))
-    size = Size(seed, jobs, templates, SAMPLES, clients, minutes * 60)
+    size = FuzzSize(seed, jobs, templates, SAMPLES, clients, minutes * 60)
     with ApiServer() as server:
         api = Api(server.kubeconfig)
         install_definition(api)

@@ -21,7 +21,7 @@ from bench.fuzz.hostile_client import (
     HostileClient,
 )
 from bench.fuzz.judgement import is_judged, ready, refusal, unnamed_refusal
-from bench.fuzz.size import Size
+from bench.fuzz.size import FuzzSize
 from regroup_operator.observe.bounded_json import UndecodableError
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import make_claim
@@ -50,7 +50,7 @@ class HostileTenant:
     delete others of their own.
     """
 
-    def __init__(self, namespace: Namespace, size: Size, findings: Findings) -> None:
+    def __init__(self, namespace: Namespace, size: FuzzSize, findings: Findings) -> None:
         """`namespace` is reached as an administrator, to judge and to clean up."""
         make_claim(namespace)
         self._namespace = namespace

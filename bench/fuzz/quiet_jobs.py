@@ -31,7 +31,7 @@ DELETE_NOW = {"gracePeriodSeconds": 0}
 BUSY = HTTPStatus.TOO_MANY_REQUESTS
 
 
-class PodWatch:
+class NamespaceWatch:
     """When this process received the first event of each kind about each pod of a namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
@@ -70,7 +70,7 @@ class QuietJobs:
         self._namespace = namespace
         self._user = f"system:serviceaccount:{namespace.name}:default"
         grant(namespace, self._user, RIGHTS)
-        self._watch = PodWatch(namespace)
+        self._watch = NamespaceWatch(namespace)
         self._numbers = itertools.count(1)
 
     def sample(self, enough: Callable[[int], bool]) -> list[float]:

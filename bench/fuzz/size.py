@@ -12,7 +12,7 @@ CLIENTS = 4
 
 
 @dataclass(frozen=True)
-class Size:
+class FuzzSize:
     """How much is drawn and measured."""
 
     seed: int

@@ -27,8 +27,8 @@ from rich.console import Console
 from bench import harness
 from bench.operators import programs
 from bench.operators.cluster import POD_ADDRESSES
-from bench.operators.course import STOCK, UNITS, Size, measure
 from bench.operators.goals import judged
+from bench.operators.operator_course import STOCK, UNITS, OperatorSize, measure
 from bench.operators.tables import tables
 from devcluster.processes import run
 
@@ -36,12 +36,12 @@ NAME = "operator"
 INSIDE = "REGROUP_BENCH_NAMESPACE"
 """Set inside the network namespace."""
 CASES = {
-    "1x8": Size(jobs=10, idle_seconds=30, replacements=10, one_by_one=True),
-    "100x8": Size(jobs=100, idle_seconds=60, replacements=20),
-    "300x8": Size(jobs=300, idle_seconds=60, replacements=100),
-    "1000x8": Size(jobs=1000, idle_seconds=600, replacements=100),
+    "1x8": OperatorSize(jobs=10, idle_seconds=30, replacements=10, one_by_one=True),
+    "100x8": OperatorSize(jobs=100, idle_seconds=60, replacements=20),
+    "300x8": OperatorSize(jobs=300, idle_seconds=60, replacements=100),
+    "1000x8": OperatorSize(jobs=1000, idle_seconds=600, replacements=100),
 }
-QUICK = Size(jobs=1, idle_seconds=5, replacements=2)
+QUICK = OperatorSize(jobs=1, idle_seconds=5, replacements=2)
 ALL = ("regroup", "trainer-v2", "floor", "regroup-stock", "trainer-v2-stock")
 TABLE_WIDTH = 140
 THEIR_REPLACEMENTS = 3
@@ -76,7 +76,7 @@ def main(
     sys.exit(0 if are_whole else 1)
 
 
-def _measured(case: str, subject: str, size: Size) -> tuple[list[harness.Row], bool]:
+def _measured(case: str, subject: str, size: OperatorSize) -> tuple[list[harness.Row], bool]:
     """Its rows, and whether they are all."""
     size, begun = _size_for(subject, size), time.monotonic()
     outcome = asyncio.run(measure(size, subject, click.echo))
@@ -92,7 +92,7 @@ def _measured(case: str, subject: str, size: Size) -> tuple[list[harness.Row], b
     return harness.rows(plan, case, subject, [outcome.found]), outcome.is_whole
 
 
-def _size_for(subject: str, size: Size) -> Size:
+def _size_for(subject: str, size: OperatorSize) -> OperatorSize:
     """What is measured of a subject."""
     if subject.endswith(STOCK):
         # The limits of clients matter while jobs are created.

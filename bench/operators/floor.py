@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bench.operators.client import Json, gather, until
 from bench.operators.cluster import NAMESPACE
-from bench.operators.subjects import REPLICAS, START_SECONDS, Regroup
+from bench.operators.subjects import REPLICAS, START_SECONDS, RegroupOperator
 
 PATTERN = "pattern-of-a-job"
 COLLECTIONS = (
@@ -23,7 +23,7 @@ GIVEN_SPEC = ("nodeName", "clusterIP", "clusterIPs")
 """What the API server and the scheduler fill in."""
 
 
-class Floor(Regroup):
+class Floor(RegroupOperator):
     """It learns from one job of Regroup's operator what to post, and then ends the operator."""
 
     can_restart = False

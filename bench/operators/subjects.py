@@ -42,7 +42,7 @@ WAITING = 'workqueue_depth{name="trainingjob"}'
 LEADS = 'leader_election_master_status{name="regroup-operator"}'
 
 
-class Subject(ABC):
+class OperatorSubject(ABC):
     """An operator on a cluster. Its processes end with the cluster."""
 
     label: ClassVar[str]
@@ -85,7 +85,7 @@ class Subject(ABC):
         """Whether a job's status says so."""
 
 
-class Regroup(Subject):
+class RegroupOperator(OperatorSubject):
     """Two replicas of the operator, under the service account of the chart."""
 
     label = "regroup.dev/job"
@@ -192,7 +192,7 @@ class Regroup(Subject):
             os.waitpid(pid, 0)
 
 
-class TrainerV2(Subject):
+class TrainerV2(OperatorSubject):
     """Kubeflow Trainer and JobSet, a replica each."""
 
     label = "jobset.sigs.k8s.io/jobset-name"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 
 from bench.harness import Row
-from bench.operators.course import STOCK, UNITS
 from bench.operators.goals import goals_of
+from bench.operators.operator_course import STOCK, UNITS
 
 
 def tables(found: Sequence[Row], cases: Sequence[str]) -> Iterator[Table]:

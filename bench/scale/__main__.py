@@ -30,21 +30,21 @@ import click
 from bench.harness import Goal, Plan, Values, command
 from bench.recovery_settings import LOST_SECONDS
 from bench.scale.coordinated import Coordinated
-from bench.scale.course import Subject, run_course
 from bench.scale.lighthouse import Lighthouse
 from bench.scale.lighthouse_package import PACKAGE
 from bench.scale.meeting_point import MeetingPoint
+from bench.scale.scale_course import ScaleSubject, run_course
 from bench.scale.settings import (
     FORM_SECONDS,
     GOALS,
     RECOVERY_SECONDS,
     RESYNC_SECONDS,
     UNITS,
-    Size,
+    ScaleSize,
 )
 
 CASES = ("agents-16", "agents-128", "agents-1024", "agents-4096")
-SUBJECTS: Mapping[str, type[Subject]] = {
+SUBJECTS: Mapping[str, type[ScaleSubject]] = {
     "regroup": Coordinated,
     "torchft": Lighthouse,
     "torchrun": MeetingPoint,
@@ -83,7 +83,7 @@ def measure(case: str, subject: str) -> Values:
     """One run of a row; no figures of a subject that cannot run here."""
     if not SUBJECTS[subject].can_run(click.echo):
         return {}
-    return run_course(SUBJECTS[subject], Size.of(case), click.echo)
+    return run_course(SUBJECTS[subject], ScaleSize.of(case), click.echo)
 
 
 main = command(plan, measure)

@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 
-from bench.scale.course import Report, Subject
 from bench.scale.players import Answer, Players, agents_program
-from bench.scale.settings import SNAPSHOT_STEPS, STEP_MS, Size
+from bench.scale.scale_course import Report, ScaleSubject
+from bench.scale.settings import SNAPSHOT_STEPS, STEP_MS, ScaleSize
 from regroup.local.processes import ADDRESS, NODE_OF_COORDINATOR, Place, start_coordinator
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig
 from regroup_trainer.protocol.desired import Desired
@@ -23,10 +23,10 @@ CHECKS, CHECK_SECONDS = 100, 0.1
 """How often, and how far apart, a successor is asked whether it has taken over."""
 
 
-class Coordinated(Subject):
+class Coordinated(ScaleSubject):
     """A job with a sharded model, in which one worker may be missing."""
 
-    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+    def __init__(self, folder: Path, size: ScaleSize, report: Report) -> None:
         super().__init__(folder, size, report)
         self._program = agents_program(report)
         self._place, self._token = make_place(folder)

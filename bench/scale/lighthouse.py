@@ -12,10 +12,10 @@ from subprocess import Popen
 import aiohttp
 
 from bench.recovery_settings import LOST_SECONDS
-from bench.scale.course import Report, Subject
 from bench.scale.lighthouse_package import lighthouse_library
 from bench.scale.players import Players, agents_program
-from bench.scale.settings import STEP_MS, Size
+from bench.scale.scale_course import Report, ScaleSubject
+from bench.scale.settings import STEP_MS, ScaleSize
 from regroup.local.processes import ADDRESS, dies_with
 from regroup_trainer.system.machine_address import free_port
 
@@ -41,10 +41,10 @@ that are there is in no quorum, in turns: each quorum begins without the last on
 """
 
 
-class Lighthouse(Subject):
+class Lighthouse(ScaleSubject):
     """A lighthouse without which no quorum comes, and one manager for each agent."""
 
-    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+    def __init__(self, folder: Path, size: ScaleSize, report: Report) -> None:
         super().__init__(folder, size, report)
         self._program = agents_program(report)
         self._port = free_port()

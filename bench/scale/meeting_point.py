@@ -13,9 +13,9 @@ from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
-from bench.scale.course import Report, Subject
 from bench.scale.players import Players
-from bench.scale.settings import Size
+from bench.scale.scale_course import Report, ScaleSubject
+from bench.scale.settings import ScaleSize
 from regroup.local.processes import ADDRESS, dies_with
 from regroup_operator.render.torchrun_commands import store_command
 from regroup_trainer.system.machine_address import free_port
@@ -25,7 +25,7 @@ RUN = "bench-1"
 AGENTS = "bench.scale.meeting_agents"
 
 
-class MeetingPoint(Subject):
+class MeetingPoint(ScaleSubject):
     """A store, and agents with the settings that torchrun has by default.
 
     Its agents end when the store does, so that there is nothing to resync.
@@ -33,7 +33,7 @@ class MeetingPoint(Subject):
 
     can_resync: ClassVar[bool] = False
 
-    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+    def __init__(self, folder: Path, size: ScaleSize, report: Report) -> None:
         super().__init__(folder, size, report)
         self._port = free_port()
 

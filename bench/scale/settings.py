@@ -63,7 +63,7 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
 
 
 @dataclass(frozen=True)
-class Size:
+class ScaleSize:
     """How many agents are played, with how many ranks each, and for how long they train."""
 
     agents: int
@@ -76,7 +76,7 @@ class Size:
         return self.steady_seconds / 5
 
     @classmethod
-    def of(cls, case: str) -> Size:
+    def of(cls, case: str) -> ScaleSize:
         """Read agents-16 or agents-16-quick."""
         agents, _, quick = case.removeprefix("agents-").partition("-")
         return cls(int(agents), steady_seconds=QUICK_STEADY_SECONDS if quick else STEADY_SECONDS)

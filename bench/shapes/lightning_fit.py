@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 
-class Regression(LightningModule):
+class LightningRegression(LightningModule):
     """What is trained, and how."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Regression(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 
-class Progress(Callback):
+class LightningProgress(Callback):
     """Prints epochs."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,12 +52,12 @@ def main() -> None:
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         max_epochs=epochs,
-        callbacks=[ModelCheckpoint(folder, save_last=True, every_n_epochs=1), Progress()],
+        callbacks=[ModelCheckpoint(folder, save_last=True, every_n_epochs=1), LightningProgress()],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    module = Regression()
+    module = LightningRegression()
     loader = DataLoader(make_samples(), batch_size=BATCH_SIZE, shuffle=True)
     trainer.fit(module, loader, ckpt_path="last")
     if trainer.is_global_zero:

@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 
-class Regression(nn.Module):
+class TrainerRegression(nn.Module):
     """A model as Trainer takes it: it computes its loss itself."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Regression(nn.Module):
         return {"loss": F.mse_loss(outputs, labels), "outputs": outputs}
 
 
-class Progress(TrainerCallback):
+class TrainerProgress(TrainerCallback):
     """Prints epochs."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -42,7 +42,7 @@ class Progress(TrainerCallback):
 def main() -> None:
     """One rank."""
     folder, epochs = arguments()
-    model = Regression()
+    model = TrainerRegression()
     trainer = Trainer(
         model,
         TrainingArguments(
@@ -56,7 +56,7 @@ def main() -> None:
             report_to=[],
         ),
         train_dataset=[{"inputs": inputs, "labels": labels} for inputs, labels in make_samples()],
-        callbacks=[Progress()],
+        callbacks=[TrainerProgress()],
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
     if trainer.is_world_process_zero():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from demo.picture.data import Series
+from demo.picture.data import DrawnSeries
 from demo.picture.drawing import Box, label, line, svg, time_axis, width_of
 from demo.picture.fields import Field, css, resolve
 from demo.picture.units import text, tick_decimals, ticks
@@ -36,7 +36,7 @@ class Line:
 
 def draw(
     panel: dict[str, Any],
-    series: Sequence[Series],
+    series: Sequence[DrawnSeries],
     window: Window,
     size: tuple[float, float],
     events: Events,
@@ -79,12 +79,12 @@ def marks_of(events: Events, box: Box, window: Window) -> Iterable[str]:
             yield f'<path d="M{x - 5:.1f},{box.bottom + 5:.1f}h10l-5,-6z" fill="{color}"/>'
 
 
-def plain(field: Field, series: Series) -> Line:
+def plain(field: Field, series: DrawnSeries) -> Line:
     """A line whose base is zero."""
     return Line(field, series.values, [0.0] * len(series.values))
 
 
-def stack(fields: Sequence[Field], series: Sequence[Series], *, shares: bool) -> list[Line]:
+def stack(fields: Sequence[Field], series: Sequence[DrawnSeries], *, shares: bool) -> list[Line]:
     """Stacked lines. As `shares` they add up to 1."""
     totals = [sum(v or 0 for v in at) for at in zip(*(one.values for one in series), strict=True)]
     totals = totals if shares else [1.0] * len(totals)
@@ -177,7 +177,7 @@ def pieces(
         yield top, bottom
 
 
-def legend_height(panel: dict[str, Any], series: Sequence[Series], width: float) -> float:
+def legend_height(panel: dict[str, Any], series: Sequence[DrawnSeries], width: float) -> float:
     """The height that the legend needs at this width, in pixels."""
     needed = sum(
         width_of(one.name) + 34 + 80 * len(panel["options"]["legend"].get("calcs", []))
@@ -186,14 +186,14 @@ def legend_height(panel: dict[str, Any], series: Sequence[Series], width: float)
     return LEGEND_HEIGHT + LEGEND_LINE * int(needed // (width - 20))
 
 
-def legend(panel: dict[str, Any], fields: Sequence[Field], series: Sequence[Series]) -> str:
+def legend(panel: dict[str, Any], fields: Sequence[Field], series: Sequence[DrawnSeries]) -> str:
     """Names, colours and reduced values below the chart."""
     calcs = panel["options"]["legend"].get("calcs", [])
     entries = (entry(f, s, calcs) for f, s in zip(fields, series, strict=True))
     return f'<div class="legend">{"".join(entries)}</div>'
 
 
-def entry(field: Field, series: Series, calcs: Sequence[str]) -> str:
+def entry(field: Field, series: DrawnSeries, calcs: Sequence[str]) -> str:
     """One entry of the legend."""
     values = series.present
     reduced = {

@@ -16,7 +16,7 @@ SCRAPE_SECONDS = 1
 
 
 @dataclass(frozen=True)
-class Series:
+class DrawnSeries:
     """A named series of a panel."""
 
     name: str
@@ -50,16 +50,16 @@ class Source:
         }
         return re.sub(r"\$\{?(\w+)\}?", lambda found: {**builtin, **self.variables}[found[1]], text)
 
-    def series(self, panel: dict[str, Any]) -> list[Series]:
+    def series(self, panel: dict[str, Any]) -> list[DrawnSeries]:
         """All series of a panel over the window. Raises NoDataError for a query without data."""
         return [one for target in panel["targets"] for one in self._of(panel, target)]
 
-    def _of(self, panel: dict[str, Any], target: dict[str, Any]) -> list[Series]:
+    def _of(self, panel: dict[str, Any], target: dict[str, Any]) -> list[DrawnSeries]:
         found = self.server.range(self.expression(target["expr"]), self.window)
         if not any(value is not None for one in found for value in one.values):
             self._check_may_lack(panel, target)
             return []
-        return [Series(legend(target, dict(one.labels)), one.values) for one in found]
+        return [DrawnSeries(legend(target, dict(one.labels)), one.values) for one in found]
 
     def rows(self, panel: dict[str, Any]) -> list[dict[str, Any]]:
         """The rows of a table panel. Values at the window's end are merged by their labels.

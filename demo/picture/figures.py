@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from demo.picture.data import Series
+from demo.picture.data import DrawnSeries
 from demo.picture.drawing import svg, width_of
 from demo.picture.fields import resolve
 from demo.picture.units import shown, text
@@ -16,7 +16,7 @@ NAME_HEIGHT = 20
 """Of the line above a figure that names it."""
 
 
-def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: float) -> str:
+def stat(panel: dict[str, Any], series: Sequence[DrawnSeries], width: float, height: float) -> str:
     """The body of a stat panel: the last value, or the name of the series with the newest value."""
     one = latest(series)
     field = resolve(panel, one.name)
@@ -39,14 +39,14 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
     return name + body + (sparkline(one, color, width, height - room) if spark else "")
 
 
-def latest(series: Sequence[Series]) -> Series:
+def latest(series: Sequence[DrawnSeries]) -> DrawnSeries:
     """The series with the newest value."""
     return max(
         series, key=lambda one: max(i for i, value in enumerate(one.values) if value is not None)
     )
 
 
-def sparkline(series: Series, color: str, width: float, height: float) -> str:
+def sparkline(series: DrawnSeries, color: str, width: float, height: float) -> str:
     """The history of the value as a small area."""
     values = [(i, value) for i, value in enumerate(series.values) if value is not None]
     low, high = min(v for _, v in values), max(v for _, v in values)

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from demo.picture.chart import LEGEND_HEIGHT
-from demo.picture.data import Series
+from demo.picture.data import DrawnSeries
 from demo.picture.drawing import Box, label, svg, time_axis, width_of
 from demo.picture.fields import Field, resolve
 from demo.picture.units import text
@@ -19,7 +19,11 @@ DARK = "#111217"
 
 
 def draw(
-    panel: dict[str, Any], series: Sequence[Series], window: Window, width: float, height: float
+    panel: dict[str, Any],
+    series: Sequence[DrawnSeries],
+    window: Window,
+    width: float,
+    height: float,
 ) -> str:
     """The body of a state timeline panel."""
     left = max(width_of(one.name) for one in series) + 18
@@ -34,7 +38,7 @@ def draw(
     return svg(width, height - LEGEND_HEIGHT, parts) + legend(fields, series)
 
 
-def legend(fields: Sequence[Field], series: Sequence[Series]) -> str:
+def legend(fields: Sequence[Field], series: Sequence[DrawnSeries]) -> str:
     """The legend: the named values that occur, with their colours."""
     mapped = [
         field.mapped(value)
@@ -50,7 +54,7 @@ def legend(fields: Sequence[Field], series: Sequence[Series]) -> str:
 
 
 def bars(
-    field: Field, series: Series, box: Box, window: Window, lane: tuple[float, float]
+    field: Field, series: DrawnSeries, box: Box, window: Window, lane: tuple[float, float]
 ) -> Iterable[str]:
     """The bars of a row. `lane` is the row's middle and height, in pixels."""
     middle, height = lane
@@ -67,7 +71,7 @@ def bars(
             yield label(x + width / 2, middle + 5, shown, "middle", DARK, 13)
 
 
-def runs(series: Series, window: Window) -> Iterable[tuple[float, float, float]]:
+def runs(series: DrawnSeries, window: Window) -> Iterable[tuple[float, float, float]]:
     """Yield start, end and value of each run of equal values."""
     times = [*window.times, window.end]
     start: float | None = None

@@ -50,7 +50,7 @@ AWAY_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Scene:
+class RecordedScene:
     """What the faults happen to."""
 
     research: Namespace
@@ -86,7 +86,7 @@ def job(**changes: Any) -> Json:
     return {**spec, **changes}
 
 
-def begin(scene: Scene) -> None:
+def begin(scene: RecordedScene) -> None:
     """Create the jobs: two train, one finds no node, one no image."""
     scene.machine.refusals |= {"bert": leave_pending, "segment": fail_to_pull}
     for namespace, name, spec in (
@@ -116,7 +116,7 @@ def fail_to_pull(pod: str, kubelets: Kubelets) -> None:
     kubelets.write(pod, {"phase": "Pending", "containerStatuses": [container]})
 
 
-def faults(scene: Scene) -> None:
+def faults(scene: RecordedScene) -> None:
     """Let the faults happen, and wait for the end of the job."""
     machine = scene.machine
     scene.at_step(60, "the process of rank 1 is killed")
@@ -137,7 +137,7 @@ def faults(scene: Scene) -> None:
     )
 
 
-def lose_node(scene: Scene) -> None:
+def lose_node(scene: RecordedScene) -> None:
     """Cut the power of rank 0's node for a while."""
     workers = scene.research.read()["status"]["workers"]
     node = next(one["node"] for one in workers if one.get("rank") == 0)
@@ -157,7 +157,7 @@ def volume() -> Iterator[None]:
 
 
 @contextmanager
-def discovered(scene: Scene, file: Path) -> Iterator[None]:
+def discovered(scene: RecordedScene, file: Path) -> Iterator[None]:
     """Keeps the list of what Prometheus scrapes up to date."""
 
     def follow() -> None:
@@ -179,7 +179,7 @@ def configuration(targets: Path) -> Json:
     return scraping([{"job_name": "regroup", "honor_labels": True, "file_sd_configs": discovery}])
 
 
-def make_scene(stack: ExitStack, folder: Path) -> Scene:
+def make_scene(stack: ExitStack, folder: Path) -> RecordedScene:
     """Start everything but the jobs."""
     api = Api(stack.enter_context(ApiServer()).kubeconfig)
     install_definition(api)
@@ -196,7 +196,7 @@ def make_scene(stack: ExitStack, folder: Path) -> Scene:
         stack.callback(operator.end)
         operator.start(stands_by=operator is second)
     machine = stack.enter_context(Machine(spaces, NODES, folder / "pods"))
-    return Scene(spaces[0], spaces[1], machine, [first, second], Screen())
+    return RecordedScene(spaces[0], spaces[1], machine, [first, second], Screen())
 
 
 def main() -> None:

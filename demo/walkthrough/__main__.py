@@ -37,11 +37,14 @@ INTRODUCTION = """\
 
 <!-- Written by `make walkthrough`. -->
 
-A new user's way on a fresh cluster: install, switch monitors and dashboards on, submit a function
-from a notebook, watch it, resize, suspend, load the weights, resume, export, convert a PyTorchJob,
-upgrade, uninstall. `make walkthrough` does all of this on a cluster of three nodes that it makes on
-one machine, types the commands of the linked pages, checks what they do, and writes this page. Long
-outputs are shortened.
+This is a new user's way on a fresh cluster. First come the installation, the monitors and the
+dashboards. Then a function of a notebook becomes a job, which the user watches, resizes, suspends
+and resumes. The user loads and exports its weights, and converts a PyTorchJob. In the end the
+release is upgraded and uninstalled.
+
+`make walkthrough` does all of this, on a cluster of three nodes that it makes on one machine. It
+types the commands of the linked pages, checks what they do, and writes this page. Long outputs are
+shortened.
 """
 
 

@@ -17,10 +17,10 @@ from demo.screen import Screen
 from demo.volume import Volume
 from demo.waiting import wait_for
 from demo.walkthrough import cells, documented
-from demo.walkthrough.browser import open_job, photograph
 from demo.walkthrough.notebook import Notebook
 from demo.walkthrough.terminal import Terminal
 from demo.walkthrough.transcript import Transcript
+from demo.walkthrough.walkthrough_browser import open_job, photograph
 
 NAMESPACE = "team"
 JOB = "sine"

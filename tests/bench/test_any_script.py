@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.any_script import CASES, QUICK_CASE, SHAPES, drawn, main, summed_up
-from bench.kill_course import Course, Kill, Killed
+from bench.kill_course import Kill, KillCourse, Killed
 
 RANK, WORKER = Kill("rank", 1, 0.5), Kill("worker", 0, 0.0)
 
@@ -18,9 +18,9 @@ RANK, WORKER = Kill("rank", 1, 0.5), Kill("worker", 0, 0.0)
 def test_a_course_kills_in_order_and_measures_what_follows_each() -> None:
     struck: list[Kill] = []
 
-    async def play() -> Course:
+    async def play() -> KillCourse:
         kills = asyncio.Queue[Kill]()
-        course = Course([RANK, WORKER], kills.put_nowait)
+        course = KillCourse([RANK, WORKER], kills.put_nowait)
         begin_and_end_epochs(course, 0, 3)
         struck.append(await kills.get())
         course.read("rank 0: epoch 4: loss 0.1")  # it was on its way
@@ -39,7 +39,7 @@ def test_a_course_kills_in_order_and_measures_what_follows_each() -> None:
     ]
 
 
-def begin_and_end_epochs(course: Course, first: int, last: int) -> None:
+def begin_and_end_epochs(course: KillCourse, first: int, last: int) -> None:
     course.read(f"rank 0: begins at epoch {first}")
     for epoch in range(first + 1, last + 1):
         course.read(f"rank 0: epoch {epoch}: loss 0.1")

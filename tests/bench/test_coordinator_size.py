@@ -6,7 +6,7 @@ import pytest
 
 from bench.coordinator_size import CASES, UNITS, figures, measure, plan, size_of
 from bench.scale.settings import UNITS as FOUND
-from bench.scale.settings import Size
+from bench.scale.settings import ScaleSize
 
 
 def test_each_figure_is_one_of_the_course_and_a_share_of_a_core_is_in_millicores() -> None:
@@ -20,7 +20,7 @@ def test_a_course_that_ended_early_has_the_figures_that_came() -> None:
 
 
 def test_a_case_says_how_many_agents_and_ranks_there_are() -> None:
-    assert size_of(CASES[-1]) == Size(1024, 8)
+    assert size_of(CASES[-1]) == ScaleSize(1024, 8)
     (quick,) = plan(quick=True).cases
     assert (size_of(quick).agents, size_of(quick).ranks) == (8, 1)
     assert size_of(quick).steady_seconds < size_of("8x1").steady_seconds

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from bench.fuzz.course import Course, Outcome
-from bench.fuzz.size import Size
+from bench.fuzz.fuzz_course import FuzzCourse, FuzzOutcome
+from bench.fuzz.size import FuzzSize
 
 
 class Parts:
     """Operator, hostile and ordinary tenant, all of which do at once what they are asked for."""
 
     def __init__(self, exit_code: int = 0) -> None:
-        self.outcome = Outcome()
+        self.outcome = FuzzOutcome()
         self.did: list[int | str] = []
         self.requests = self.seconds = 1.0
         self._exit_code = exit_code
@@ -51,8 +51,8 @@ class Parts:
 
     def run(self, **size: Any) -> list[int | str]:
         part = cast("Any", self)
-        sized = Size(seed=1, templates=0, samples=2, **size)
-        Course(part, part, part, sized, self.outcome).take_turns(lambda _: None)
+        sized = FuzzSize(seed=1, templates=0, samples=2, **size)
+        FuzzCourse(part, part, part, sized, self.outcome).take_turns(lambda _: None)
         return self.did
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from bench.goodput import COURSES, KINDS, Course, settings, trace
+from bench.goodput import COURSES, KINDS, FaultCourse, settings, trace
 
 
 def test_a_seed_has_one_trace() -> None:
@@ -14,7 +14,7 @@ def test_a_seed_has_one_trace() -> None:
 
 
 def test_faults_are_as_frequent_as_the_mean_says_and_of_all_kinds() -> None:
-    failures = list(trace(0, Course(60.0, 60_000.0)))
+    failures = list(trace(0, FaultCourse(60.0, 60_000.0)))
     assert 900 < len(failures) < 1100
     assert {failure.kind for failure in failures} == set(KINDS)
     assert all(before.at < after.at < 60_000.0 for before, after in itertools.pairwise(failures))

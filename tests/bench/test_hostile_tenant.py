@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bench.fuzz.findings import Findings
 from bench.fuzz.hostile_tenant import DELETED, HostileTenant
-from bench.fuzz.size import Size
+from bench.fuzz.size import FuzzSize
 from regroup_operator.observe.bounded_json import UndecodableError
 from tests.support.kube_api import Answer, Api, Json, Namespace
 
@@ -46,7 +46,7 @@ class Server:
 
 
 def make_tenant(server: Server) -> HostileTenant:
-    size = Size(seed=1, jobs=1, templates=0, samples=1)
+    size = FuzzSize(seed=1, jobs=1, templates=0, samples=1)
     return HostileTenant(Namespace(cast("Api", server), "team"), size, Findings())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fuzz.course import p99
+from bench.fuzz.fuzz_course import p99
 from bench.fuzz.judgement import (
     is_judged,
     last_line,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.operators.course import (
+from bench.operators.floor import _as_posted
+from bench.operators.operator_course import (
     end_watch,
     losers,
     most_writes,
@@ -15,7 +16,6 @@ from bench.operators.course import (
     said_by,
     un_says,
 )
-from bench.operators.floor import _as_posted
 
 
 def test_what_the_api_server_fills_in_is_not_posted() -> None:

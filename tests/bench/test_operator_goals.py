@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from bench.harness import Row
-from bench.operators.course import UNITS
 from bench.operators.goals import GOALS, judged
+from bench.operators.operator_course import UNITS
 from bench.operators.tables import tables
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bench import harness
 from bench.operators import __main__ as operators
-from bench.operators.course import UNITS, Outcome, Size
+from bench.operators.operator_course import UNITS, OperatorOutcome, OperatorSize
 from tests.support.kube_api import ROOT
 
 Report = Callable[[str], None]
@@ -27,11 +27,11 @@ class Course:
         self.ends_early = ""
         self.is_cut_short = ""
 
-    async def measure(self, _size: Size, subject: str, _report: Report) -> Outcome:
+    async def measure(self, _size: OperatorSize, subject: str, _report: Report) -> OperatorOutcome:
         if subject == self.is_cut_short:
             raise KeyboardInterrupt
         found: dict[str, float | None] = {"total_seconds": self.seconds}
-        return Outcome(found, {}, is_whole=subject != self.ends_early)
+        return OperatorOutcome(found, {}, is_whole=subject != self.ends_early)
 
 
 @pytest.fixture

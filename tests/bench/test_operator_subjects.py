@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.operators import subjects
-from bench.operators.subjects import WAITING, Regroup, TrainerV2
+from bench.operators.subjects import WAITING, RegroupOperator, TrainerV2
 
 
 def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
@@ -19,7 +19,7 @@ def test_a_leader_has_synced_when_it_has_planned_for_each_job_and_none_waits(
         return series
 
     monkeypatch.setattr(subjects, "_series", scrape)
-    subject = object.__new__(Regroup)
+    subject = object.__new__(RegroupOperator)
 
     def has_planned(jobs: int, waiting: int | None = 0, waits_now: float = 0.0) -> bool:
         monkeypatch.setattr(subjects, "_waiting", lambda _replica: waiting)

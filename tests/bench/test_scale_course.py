@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.scale import course as course_module
+from bench.scale import scale_course
 from bench.scale.__main__ import CASES, goals, plan
-from bench.scale.course import Course, Subject
 from bench.scale.players import Answer, Players
-from bench.scale.settings import EVENTS, GOALS, UNITS, Size
+from bench.scale.scale_course import ScaleCourse, ScaleSubject
+from bench.scale.settings import EVENTS, GOALS, UNITS, ScaleSize
 
 ALL = Answer(begun=10.0, done=12.5, arrived=3, of=3, generation=(1, 2))
 SOME = replace(ALL, done=None, arrived=2)
@@ -39,13 +39,13 @@ class PlayedAgents(Players):
         return answer
 
 
-class Sleeper(Subject):
+class Sleeper(ScaleSubject):
     """A process that does nothing."""
 
     def __init__(self, folder: Path, answers: Mapping[str, Answer], **more: Any) -> None:
         self.lines: list[str] = []
         self.whole, self.is_stuck = more.pop("whole", True), more.pop("is_stuck", False)
-        super().__init__(folder, Size(3, steady_seconds=0.05), self.lines.append)
+        super().__init__(folder, ScaleSize(3, steady_seconds=0.05), self.lines.append)
         self._answers = answers
         self.started: list[Popen[bytes]] = []
 
@@ -75,7 +75,7 @@ class Sleeper(Subject):
 
 def measured(subject: Sleeper) -> dict[str, float | None]:
     """The figures; none of the processes is left."""
-    course = Course(subject)
+    course = ScaleCourse(subject)
     asyncio.run(course.run())
     assert all(process.poll() is not None for process in subject.started)
     return course.found
@@ -137,7 +137,7 @@ def test_ours_alone_has_goals_and_for_the_large_sizes() -> None:
 def test_a_status_that_does_not_come_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(course_module, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(scale_course, "ANSWER_SECONDS", 0.05)
     subject = Sleeper(tmp_path, {}, is_stuck=True)
     found = measured(subject)
     assert found["status_seconds"] is None
@@ -154,17 +154,17 @@ def test_a_successor_that_has_lost_somebody_has_not_resynced(tmp_path: Path) -> 
 def test_a_process_that_takes_too_much_memory_ends_its_row_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(course_module, "MOST_MIB", 0)
-    monkeypatch.setattr(course_module, "GUARD_SECONDS", 0.001)
+    monkeypatch.setattr(scale_course, "MOST_MIB", 0)
+    monkeypatch.setattr(scale_course, "GUARD_SECONDS", 0.001)
     subject = Sleeper(tmp_path, {})
     assert "rss_peak_mb" not in measured(subject)
     assert "is gone" in subject.lines[-1]
 
 
 def test_a_case_says_how_many_agents_there_are() -> None:
-    assert [Size.of(case).agents for case in CASES] == [16, 128, 1024, 4096]
-    assert Size.of("agents-16-quick").steady_seconds < Size.of("agents-16").steady_seconds
-    assert Size.of(plan(quick=True).cases[0]).ranks == 8
+    assert [ScaleSize.of(case).agents for case in CASES] == [16, 128, 1024, 4096]
+    assert ScaleSize.of("agents-16-quick").steady_seconds < ScaleSize.of("agents-16").steady_seconds
+    assert ScaleSize.of(plan(quick=True).cases[0]).ranks == 8
 
 
 def test_several_processes_answer_as_one() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz.course import Outcome
+from bench.fuzz.fuzz_course import FuzzOutcome
 from bench.fuzz.server_refusals import SERVER_ALONE, answers, is_known, kinds, unknown
 
 FORBIDDEN = '403 pods "a" is forbidden: '
@@ -104,7 +104,7 @@ def test_answers_are_read_from_the_words_of_the_operator() -> None:
 def test_the_first_refusal_of_each_kind_is_kept_and_only_new_kinds_are_problems(
     tmp_path: Path,
 ) -> None:
-    outcome = Outcome()
+    outcome = FuzzOutcome()
     found = outcome.findings
     for name in ("first", "second"):
         found.note_refusal('422 Pod "a" is invalid: spec.os.name: Required value', {"os": name})
@@ -124,7 +124,7 @@ def test_the_first_refusal_of_each_kind_is_kept_and_only_new_kinds_are_problems(
 
 def test_the_log_has_findings_of_drawn_jobs_and_errors_of_all() -> None:
     refused = "POST /api/v1/namespaces/a/pods: 422 Pod is invalid: spec.{}: Required value"
-    outcome = Outcome()
+    outcome = FuzzOutcome()
     outcome.read_log(
         f"WARNING a/job-7: {refused.format('drawn')}\n"
         f"WARNING a/changing-1-0-4: {refused.format('changed')}\n"

@@ -14,7 +14,7 @@ from demo.errors import NoDataError, QueryError
 from demo.job_dashboard import build
 from demo.picture.__main__ import picture
 from demo.picture.chart import plain, scale, stack
-from demo.picture.data import Series, Source
+from demo.picture.data import DrawnSeries, Source
 from demo.picture.fields import Field
 from demo.picture.page import page
 from demo.promql import Server
@@ -66,7 +66,7 @@ def test_recoveries_are_shown_that_a_former_operator_counted(real_run: Source) -
 def test_counts_have_whole_ticks_and_memory_round_ones() -> None:
     def marks(unit: str, decimals: int | None, value: float) -> list[float]:
         field = Field("", {"unit": unit, "decimals": decimals, "min": 0})
-        return scale([plain(field, Series("", [value]))])
+        return scale([plain(field, DrawnSeries("", [value]))])
 
     assert marks("none", 0, 1.0) == [0, 1]
     assert marks("none", None, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -76,7 +76,7 @@ def test_counts_have_whole_ticks_and_memory_round_ones() -> None:
 
 def test_stacked_counts_add_up_with_those_that_are_missing() -> None:
     field = Field("", {})
-    series = [Series("a", [1.0, None]), Series("b", [2.0, 3.0])]
+    series = [DrawnSeries("a", [1.0, None]), DrawnSeries("b", [2.0, 3.0])]
     first, second = stack([field, field], series, shares=False)
     assert (first.values, second.values, second.base) == ([1, 0], [3, 3], [1, 0])
 

@@ -117,6 +117,12 @@ class FakeClusterApi(AsyncServer):
         async with self._changed:
             self._changed.notify_all()
 
+    def newest(self, resource: str) -> int:
+        """The version of the last change that watches of a resource may bring; 0: there is none."""
+        if resource in self.hides:
+            return 0
+        return max((version for version, of, _ in self._events if of == resource), default=0)
+
     def count_held(self) -> int:
         """How many writes wait for `let_through`."""
         return sum(not write.done() for write in self.late)

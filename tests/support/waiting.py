@@ -33,13 +33,19 @@ def wait_until(
         time.sleep(max(every, min(_LONGEST_PAUSE, 4 * (end - start))))
 
 
-async def until(what: str, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """`wait_until` for what the tasks of this event loop bring about."""
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"waited {seconds:g} s in vain for {what}") from None
+async def until(
+    what: str, condition: Callable[[], object], seconds: float = 60.0, every: float = 0.005
+) -> None:
+    """`wait_until` for what the tasks of this event loop bring about. They stand still while
+    `condition` is looked at: what waits for another process belongs into a thread, with
+    `wait_until`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        start = time.monotonic()
+        if condition():
+            return
+        end = time.monotonic()
+        if end > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+        await asyncio.sleep(max(every, min(_LONGEST_PAUSE, 4 * (end - start))))

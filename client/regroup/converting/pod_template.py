@@ -82,7 +82,9 @@ class Pod:
 
     @property
     def main(self) -> dict[str, Any]:
-        """The main container."""
+        """The container of `template` that runs the command. Its name is MAIN_CONTAINER, whatever
+        the job calls it.
+        """
         containers: list[dict[str, Any]] = self.template["spec"]["containers"]
         return next(one for one in containers if one["name"] == MAIN_CONTAINER)
 

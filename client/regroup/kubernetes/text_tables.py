@@ -49,5 +49,5 @@ def facts(pairs: Iterable[tuple[str, str]], width: int) -> list[str]:
 
 
 def bullets(texts: Iterable[str], width: int) -> list[str]:
-    """A list."""
+    """The texts as a list, each with a dash, wrapped to lines of `width` columns."""
     return [line for text in texts for line in paragraph(text, width, "    ", "  - ")]

@@ -141,7 +141,9 @@ class RecoveryStatus(StatusSection):
 
 
 class CheckpointStatus(StatusSection):
-    """The newest checkpoint."""
+    """The checkpoint that was published last. Memory snapshots do not count, nor does what a script
+    saves without Regroup.
+    """
 
     last_step: NonNegativeInt | None = None
     """The step after which it was taken."""
@@ -373,7 +375,7 @@ class TrainingJobStatus(StatusSection):
     coordinator_events: CoordinatorEventsStatus = CoordinatorEventsStatus()
     """Which of its coordinator's events are known to exist as Events."""
     checkpoint: CheckpointStatus = CheckpointStatus()
-    """The newest checkpoint."""
+    """The checkpoint on the volume that was published last. Memory snapshots do not count."""
     requests: Annotated[tuple[RequestStatus, ...], Field(max_length=4)] = ()
     """The newest one of each name."""
     progress: ProgressStatus = ProgressStatus()

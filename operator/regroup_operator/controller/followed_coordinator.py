@@ -30,7 +30,7 @@ _ROUNDED_BYTES = 16 * 1024
 
 @dataclass(frozen=True)
 class Target:
-    """A coordinator."""
+    """How one coordinator is reached. A new pod, term or address makes another target."""
 
     uid: str
     """UID of its pod."""

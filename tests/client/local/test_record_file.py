@@ -50,7 +50,11 @@ def test_a_folder_that_refuses_costs_the_run_nothing(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path)
     writer.begin()
     write(writer, record(), 1.0)
+    writer.finish(record())
+    assert (tmp_path / RECORD_NAME).is_dir(), "it stays as it is"
+    assert read_record(tmp_path) is None
     RecordWriter(tmp_path / "gone").finish(record())
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_folder_that_does_not_answer_does_not_hold_up_the_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup.local.run_lock import FolderError, locked
+from regroup.local.run_lock import FolderError, is_held, locked
 from tests.support.disks import fill, mounted, remount
 from tests.support.run_command import run_script_job
 
@@ -40,12 +40,16 @@ def test_the_command_says_who_has_the_folder_and_starts_nothing(
 def test_a_file_system_without_locks_lets_every_run_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks(_descriptor: int, _operation: int) -> None:
+    asked: list[int] = []
+
+    def no_locks(_descriptor: int, operation: int) -> None:
+        asked.append(operation)
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with locked(tmp_path), locked(tmp_path):
-        pass
+        assert not is_held(tmp_path)
+    assert asked == 2 * [fcntl.LOCK_EX | fcntl.LOCK_NB]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")

@@ -125,16 +125,20 @@ def test_a_program_that_torchrun_gives_up_on_fails_with_its_last_lines(tmp_path:
 
 
 ENDS = """
-import atexit, os, sys, time
+import atexit, os, pathlib, sys, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+if rank == 0:
+    pathlib.Path("parent_of_rank_0").write_text(str(os.getppid()))
 dist.barrier()
 dist.destroy_process_group()
 if rank == 1 and sys.argv[1:] == ["aborts"]:
     atexit.register(os.abort)
 elif rank == 1:
-    time.sleep(1)  # the other rank ends well meanwhile
+    process = pathlib.Path("/proc", pathlib.Path("parent_of_rank_0").read_text())
+    while process.exists():  # until torchrun has seen that rank 0 ended well
+        time.sleep(0.02)
     raise ValueError("a bug of rank 1")
 """
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz.course import run
-from bench.fuzz.size import Size
+from bench.fuzz.fuzz_course import run
+from bench.fuzz.size import FuzzSize
 from tests.support.kube_api import Api
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 def test_no_drawn_job_breaks_the_operator_or_is_left_without_an_answer(
     api: Api, tmp_path: Path
 ) -> None:
-    size = Size(seed=19, jobs=200, templates=600, samples=2, clients=2, workers=20)
+    size = FuzzSize(seed=19, jobs=200, templates=600, samples=2, clients=2, workers=20)
     outcome = run(api, tmp_path, size, print)
     assert outcome.problems() == []
     assert (outcome.findings.jobs, outcome.findings.templates) == (200, 600)

@@ -39,8 +39,6 @@ T = TypeVar("T")
 KEY = ("a", "gpt")
 WORKERS = 3
 DEADLINE_SECONDS = 60.0
-LOOKS = 10
-"""Turns of the event loop in which all that is sent on loopback arrives."""
 MOST_ROUNDS = 12
 """Until a job is whole, once nothing is late any more."""
 WATCHED = ("trainingjobs", "pods", "services", "networkpolicies", "poddisruptionbudgets")
@@ -63,12 +61,14 @@ class Replica:
         """Fill the memory."""
         opened = self._closing.enter_async_context
         cluster, session = await opened(Cluster(self._api.login)), await opened(ClientSession())
+        self._places = cluster.connection._places
         coordinators = Coordinators(session, lambda _key: None)
         filling = MemoryWatches(cluster, (None,))
         memory = filling.memory(lambda _: None, lambda _: None)
         executor = Executor(cluster, memory, coordinators, SETTINGS, KEYS)
         nodes = NodeWatch(cluster, None)
         self._reconciler = Reconciler(cluster, coordinators, executor, nodes, SETTINGS, JobSeries())
+        self._memory = filling.watches
         self._watches = [asyncio.create_task(watch.run()) for watch in filling.watches]
         for watch in filling.watches:
             await watch.listed.wait()
@@ -83,26 +83,28 @@ class Replica:
         await self._closing.aclose()
 
     async def go_on(self) -> None:
-        """Go on with the round, or begin one, until it ends or waits for a write that is held."""
+        """Go on with the round, or begin one, until it ends or waits for held writes alone, and
+        memory has what its watches may bring.
+        """
         if self.round is None:
             self._held_before = self._api.count_held()
             self.round = asyncio.create_task(self._reconciler.reconcile(KEY))
         task = self.round
-        await until("the end of a round", lambda: task.done() or self._waits())
-        await arrive()
+        rests = lambda: (task.done() or self._waits()) and self.has_caught_up()  # noqa: E731
+        await until("the end of a round", rests)
         if task.done():
             self.round = None
             with contextlib.suppress(OperatorError):  # the queue would have another round
                 task.result()
 
     def _waits(self) -> bool:
-        return self._api.count_held() > self._held_before
+        held = self._api.count_held() - self._held_before
+        return 0 < held == sum(self._places._taken.values())
 
-
-async def arrive() -> None:
-    """Let arrive what was sent."""
-    for _ in range(LOOKS):
-        await asyncio.sleep(0.001)
+    def has_caught_up(self) -> bool:
+        """Whether its watches have brought what they may."""
+        newest = ((watch, self._api.newest(watch._collection.resource)) for watch in self._memory)
+        return all(watch.cache.version >= version for watch, version in newest)
 
 
 class Course(RuleBasedStateMachine):
@@ -193,9 +195,9 @@ class Course(RuleBasedStateMachine):
             await asyncio.gather(*self._api.late, return_exceptions=True)
             self._api.late.clear()
             self._api.let_through.clear()
-            await arrive()
 
         self._run(let_through())
+        self._catch_up()
         if nobody_waits:
             self._late_pods |= set(self._api.created.get("pods", ())) - before
         self._crashed_with_late = False
@@ -215,7 +217,11 @@ class Course(RuleBasedStateMachine):
     @rule()
     def uncover_watches(self) -> None:
         self._run(self._api.show_all())
-        self._run(arrive())
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        replicas = [each for each in (self._replica, self._standby) if each]
+        self._run(until("their watches", lambda: all(r.has_caught_up() for r in replicas)))
 
     # --- the cluster ------------------------------------------------------------------------------
 
@@ -289,6 +295,7 @@ class Course(RuleBasedStateMachine):
         self.uncover_watches()
         self.let_through()
         self.die()
+        self._catch_up()
         versions = [-1]
         while versions[-1] != self._api.version:
             assert len(versions) <= MOST_ROUNDS, "the job does not come to rest"

@@ -75,12 +75,15 @@ class Watched:
         await asyncio.sleep(0)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so; fails after 10 s."""
-        assert self._task is not None
-        async with asyncio.timeout(10):
-            while not condition():
-                assert not self._task.done(), self._task
-                await asyncio.sleep(0.005)
+        """Wait until something is so, for 10 s. Fails when the watch has ended."""
+        running = self._task
+
+        def holds() -> bool:
+            assert running is not None
+            assert not running.done(), running
+            return condition()
+
+        await until("what is watched", holds, 10)
 
     async def watches(self, count: int) -> None:
         """Wait for the watch of this number."""

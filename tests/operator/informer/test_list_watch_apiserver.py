@@ -23,6 +23,7 @@ from regroup_operator.informer.resource_version import parse_version
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.kube_api import Api, Namespace
 from tests.support.specs import SMALLEST, put
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.apiserver
 DEADLINE_SECONDS = 60
@@ -113,11 +114,7 @@ class Watched:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.01)
+        await until("what is watched", condition, DEADLINE_SECONDS)
 
     async def until_equal(self) -> None:
         """Wait until the cache is what the API server has."""

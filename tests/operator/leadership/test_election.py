@@ -19,7 +19,7 @@ from regroup_operator.leadership.candidacy import ACT_SECONDS, LEASE_SECONDS, Le
 from regroup_operator.leadership.election import Election, elapsed_seconds, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from tests.support.fake_cluster_api import FakeClusterApi
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 PLACE = "regroup-system/regroup-operator"
 DEADLINE_SECONDS = 60
@@ -72,15 +72,6 @@ def spec(api: FakeClusterApi) -> dict[str, Any]:
     (lease,) = api.all("leases")
     found: dict[str, Any] = lease["spec"]
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0)
 
 
 async def end_of(replica: Replica) -> str:
@@ -157,7 +148,7 @@ async def seconds_to_win(
 ) -> float:
     """From the end of the leader on, after the standby has asked once."""
     winning = asyncio.create_task(standby.election.win())
-    await until(lambda: standby.now > 100)
+    await until("a question", lambda: standby.now > 100)
     began = 100.0  # the leader ends as soon as it was asked for: no other moment is worse
     await end()
     clocks.go_on.set()
@@ -208,7 +199,7 @@ async def test_a_renewal_that_was_refused_is_tried_again(
     await hold(api, "a")  # as by a renewal whose answer was lost
     replica.now += 9
     holding = asyncio.create_task(replica.election.hold())
-    await until(lambda: replica.election.seconds_left() == ACT_SECONDS)
+    await until("a renewal", lambda: replica.election.seconds_left() == ACT_SECONDS)
     holding.cancel()
     assert spec(api)["holderIdentity"] == "a"
 
@@ -295,7 +286,7 @@ async def test_a_write_that_arrives_after_the_end_of_a_standby_does_not_make_it_
         winning = asyncio.create_task(replica.election.win())
         await replica.election.has_read.wait()
         replica.now += LEASE_SECONDS
-        await until(lambda: bool(late))
+        await until("a write", lambda: late)
         winning.cancel()
         await asyncio.gather(winning, return_exceptions=True)
     await replica.election.release()
@@ -310,7 +301,7 @@ async def test_a_deleted_lease_is_made_again_by_its_holder(
     await replica.election.win()
     await api.remove("leases", "regroup-system", "regroup-operator")
     holding = asyncio.create_task(replica.election.hold())
-    await until(lambda: bool(api.all("leases")))
+    await until("a Lease", lambda: api.all("leases"))
     holding.cancel()
     assert spec(api)["holderIdentity"] == "a"
 

@@ -38,7 +38,7 @@ from regroup_trainer.protocol.rank_messages import (
 )
 from regroup_trainer.snapshots.places import FILES, TENSORS, CompletePage, held_file, slot_file
 from tests.support.coordinator_simulation import current_record, make_desired, make_sharded_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 TOKEN = "t0ken"
 RANKS = 2
@@ -158,7 +158,7 @@ class Site:
         return Path(template.assignments[0].snapshots)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        await asyncio.to_thread(wait_until, "the agents and their coordinator", condition, 100.0)
+        await until("the agents and their coordinator", condition, 100.0)
 
     async def until_complete(self, step: int) -> None:
         """Wait until all workers know that the snapshot of this step is complete."""

@@ -26,7 +26,7 @@ from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.rank_messages import Finished
 from regroup_trainer.protocol.record_transfer import difference_of
 from tests.support.generations import make_generation, make_hello
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 NUMBER = GenerationNumber(1, 1)
 FINISHED = Finished(generation=NUMBER, rank=0, step=3, reason="leave")
@@ -46,7 +46,6 @@ class Peer:
         self.requests = 0
         self._then = then
         self.received: list[list[Message]] = []
-        self.news = asyncio.Event()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
@@ -57,7 +56,6 @@ class Peer:
         self.received.append(received)
         async for text in socket:
             received.append(agent_message.validate_json(text.data))
-            self.news.set()
             if isinstance(received[-1], ShortHello):
                 await socket.send_str(
                     self._answers[min(len(self.received), len(self._answers)) - 1].model_dump_json()
@@ -65,15 +63,6 @@ class Peer:
             elif not self._then(len(self.received)):
                 await socket.close()
         return socket
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self.news.clear()
-                with contextlib.suppress(
-                    TimeoutError
-                ):  # the connection changes its own state without an event here
-                    await asyncio.wait_for(self.news.wait(), 0.05)
 
 
 @contextlib.asynccontextmanager
@@ -106,19 +95,19 @@ async def connected(
 async def test_a_connection_to_a_coordinator_that_is_gone_is_closed_at_once() -> None:
     peer = Peer(Welcome(term=1), Welcome(term=2))
     async with connected(peer) as connection:
-        await peer.until(lambda: len(peer.received) == 1 and connection.welcomed)
+        await until("the first welcome", lambda: len(peer.received) == 1 and connection.welcomed)
         connection.on_lost(time.monotonic())
-        await peer.until(lambda: len(peer.received) == 2 and connection.welcomed)
+        await until("another welcome", lambda: len(peer.received) == 2 and connection.welcomed)
 
 
 async def test_a_late_answer_to_a_heartbeat_from_before_the_hello_closes_no_connection() -> None:
     """The coordinator did not know the member then, and welcomed it meanwhile."""
     peer, before = Peer(Welcome(term=1)), time.monotonic()
     async with connected(peer) as connection:
-        await peer.until(lambda: connection.welcomed)
+        await until("a welcome", lambda: connection.welcomed)
         connection.on_lost(before)
         connection.send(FINISHED)
-        await peer.until(lambda: len(peer.received[0]) == 2)
+        await until("a message", lambda: len(peer.received[0]) == 2)
         assert connection.welcomed
     assert len(peer.received) == 1
 
@@ -126,10 +115,10 @@ async def test_a_late_answer_to_a_heartbeat_from_before_the_hello_closes_no_conn
 async def test_an_agent_follows_its_coordinator_to_a_new_address() -> None:
     former, present = Peer(Welcome(term=1)), Peer(Welcome(term=1))
     async with connected(present) as there, connected(former) as connection:
-        await former.until(lambda: connection.welcomed)
-        await present.until(lambda: there.welcomed)
+        await until("a welcome", lambda: connection.welcomed)
+        await until("a welcome", lambda: there.welcomed)
         connection.move(there.url)
-        await present.until(lambda: len(present.received) == 2 and connection.welcomed)
+        await until("another welcome", lambda: len(present.received) == 2 and connection.welcomed)
         connection.move(there.url)
         assert connection.welcomed, "an address that it has already changes nothing"
     assert len(former.received) == 1
@@ -142,7 +131,7 @@ async def test_a_coordinator_that_is_slow_to_accept_is_given_more_time_each_time
     monkeypatch.setattr(coordinator_connection, "CONNECT_SECONDS", 0.2)
     peer = Peer(Welcome(term=1), accepts_after=0.8)
     async with connected(peer) as connection:
-        await peer.until(lambda: connection.welcomed)
+        await until("a welcome", lambda: connection.welcomed)
     assert peer.requests > 1
 
 
@@ -150,7 +139,7 @@ async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next
     peer = Peer(Welcome(term=1))
     async with connected(peer) as connection:
         connection.send(FINISHED)
-        await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
+        await until("a message", lambda: peer.received and len(peer.received[-1]) == 2)
     assert isinstance(peer.received[0][0], ShortHello)
     assert peer.received[0][1] == Reports(reports=(FINISHED,))
 
@@ -159,9 +148,9 @@ async def test_a_lost_connection_is_made_anew_with_a_hello() -> None:
     peer = Peer(Welcome(term=1), then=lambda count: count > 1)
     async with connected(peer) as connection:
         connection.send(FINISHED)
-        await peer.until(lambda: len(peer.received) == 2 and len(peer.received[1]) == 1)
+        await until("another hello", lambda: len(peer.received) == 2 and len(peer.received[1]) == 1)
         connection.send(Leaving(reason="SIGTERM"))
-        await peer.until(lambda: len(peer.received[1]) == 2)
+        await until("a message", lambda: len(peer.received[1]) == 2)
     assert peer.received[1][1] == Leaving(reason="SIGTERM")
 
 
@@ -169,7 +158,7 @@ async def test_a_refusal_that_may_pass_is_tried_again() -> None:
     peer = Peer(Refused(reason="another term has begun", final=False), Welcome(term=2))
     async with connected(peer) as connection:
         connection.send(FINISHED)
-        await peer.until(lambda: len(peer.received) == 2 and len(peer.received[1]) == 2)
+        await until("a message", lambda: len(peer.received) == 2 and len(peer.received[1]) == 2)
     assert [type(message) for message in peer.received[0]] == [ShortHello]
 
 
@@ -178,7 +167,7 @@ async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
 ) -> None:
     connection = CoordinatorConnection("http://127.0.0.1:9", "token", 1, make_hello, lambda _: None)
     running = asyncio.create_task(connection.run())
-    await asyncio.to_thread(wait_until, "a warning", lambda: caplog.messages)
+    await until("a warning", lambda: caplog.messages)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -203,7 +192,7 @@ async def test_a_difference_that_does_not_make_the_record_is_logged_once_for_a_g
     ]
     peer = Peer(begins[0], begins[0], begins[1], then=lambda count: count > 3)
     async with connected(peer, first):
-        await peer.until(lambda: [len(received) for received in peer.received] == [2, 2, 2, 2])
+        await until("four connections", lambda: list(map(len, peer.received)) == [2, 2, 2, 2])
     asked = [RecordWanted(number=record.number) for record in later]
     assert [received[1] for received in peer.received] == [asked[0], asked[0], asked[1], asked[1]]
     (line, other) = [record.getMessage() for record in caplog.records]
@@ -221,7 +210,7 @@ async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave()
         connection.send(FINISHED)
         connection.send(Leaving(reason="SIGTERM"))
         connection.begin_generation(1)
-        await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
+        await until("a message", lambda: peer.received and len(peer.received[-1]) == 2)
     assert peer.received[0][1:] == [Leaving(reason="SIGTERM")]
 
 

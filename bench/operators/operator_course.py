@@ -19,11 +19,11 @@ from bench.operators.client import Json, RefusedError, gather, until
 from bench.operators.cluster import SimulatedCluster, Usage, usage
 from bench.operators.floor import Floor
 from bench.operators.pods import PODS, PodWatch
-from bench.operators.subjects import REPLICAS, Regroup, Subject, TrainerV2
+from bench.operators.subjects import REPLICAS, OperatorSubject, RegroupOperator, TrainerV2
 from devcluster.errors import DevclusterError
 
-SUBJECTS: Mapping[str, type[Subject]] = {
-    "regroup": Regroup,
+SUBJECTS: Mapping[str, type[OperatorSubject]] = {
+    "regroup": RegroupOperator,
     "trainer-v2": TrainerV2,
     "floor": Floor,
 }
@@ -84,7 +84,7 @@ AFTER_SYNC_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Size:
+class OperatorSize:
     """How much is measured."""
 
     jobs: int
@@ -97,7 +97,7 @@ class Size:
 
 
 @dataclass
-class Outcome:
+class OperatorOutcome:
     """Of a subject, as far as its course came."""
 
     found: dict[str, float | None] = field(default_factory=dict)
@@ -133,17 +133,21 @@ class Loss:
         return min(self.made[name] for name in self.made.keys() - self.known) - self.moment
 
 
-class Course:
+class OperatorCourse:
     """One subject with a number of jobs."""
 
     def __init__(
-        self, cluster: SimulatedCluster, subject: Subject, seen: PodWatch, outcome: Outcome
+        self,
+        cluster: SimulatedCluster,
+        subject: OperatorSubject,
+        seen: PodWatch,
+        outcome: OperatorOutcome,
     ) -> None:
         self._cluster, self._subject, self._seen = cluster, subject, seen
         self._client, self._random = subject.client, random.Random(1)
         self._outcome, self._found = outcome, outcome.found
 
-    async def run(self, size: Size) -> None:
+    async def run(self, size: OperatorSize) -> None:
         """Measure all. Raises what `ENDS` has."""
         self._note_memory("idle", lambda one: one.rss_mb)
         await self._create(size)
@@ -151,7 +155,7 @@ class Course:
             await self._idle(size.idle_seconds)
             await self._lose_pods(size.replacements)
             self._note_memory("peak", lambda one: one.peak_mb)
-        if isinstance(self._subject, Regroup) and self._subject.can_restart:
+        if isinstance(self._subject, RegroupOperator) and self._subject.can_restart:
             self._note_successors()
             if size.restarts:
                 await self._fail_over(self._subject)
@@ -159,7 +163,7 @@ class Course:
                 self._note_successors()
                 self._note_memory("peak", lambda one: one.peak_mb)  # a new leader lists all at once
 
-    async def _create(self, size: Size) -> None:
+    async def _create(self, size: OperatorSize) -> None:
         names = [f"job-{number:05d}" for number in range(size.jobs)]
         own, controllers = self._own_cpu(), self._controllers_cpu()
         created, before = dict[str, float](), self._cluster.audit_size()
@@ -218,7 +222,7 @@ class Course:
     async def _lose_pods(self, count: int) -> None:
         losses = [await self._replaced(REPLACEMENT_SECONDS) for _ in range(count)]
         took = [loss.took() for loss in losses]
-        if isinstance(self._subject, Regroup):
+        if isinstance(self._subject, RegroupOperator):
             reported = await _reports_of(self._subject, {loss.uid for loss in losses})
             after = [reported[loss.uid] - loss.moment for loss in losses if loss.uid in reported]
             self._found["reported_seconds"] = statistics.median(after) if after else None
@@ -248,7 +252,7 @@ class Course:
         is_coordinator = pod["metadata"]["labels"].get("regroup.dev/role") == "coordinator"
         return pod["status"].get("phase") == "Running" and not is_coordinator
 
-    async def _fail_over(self, subject: Regroup) -> None:
+    async def _fail_over(self, subject: RegroupOperator) -> None:
         for how, name in ((signal.SIGTERM, "term"), (signal.SIGKILL, "kill")):
             leader = subject.leader()
             assert leader is not None
@@ -261,7 +265,7 @@ class Course:
             subject.start((leader,))
             await asyncio.to_thread(subject.wait_until_led)
 
-    async def _restart(self, subject: Regroup, jobs: int) -> None:
+    async def _restart(self, subject: RegroupOperator, jobs: int) -> None:
         said: list[Json] = []
         watch = asyncio.create_task(self._note_said(said))
         await asyncio.to_thread(subject.end, REPLICAS)
@@ -324,7 +328,7 @@ def most_writes(written: Mapping[str, int], jobs: int, apart: str) -> float | No
     return max(others, default=0) if jobs > 1 else None
 
 
-async def _reports_of(subject: Regroup, pods: Set[str]) -> Mapping[str, float]:
+async def _reports_of(subject: RegroupOperator, pods: Set[str]) -> Mapping[str, float]:
     """When coordinators got the reports that these pods are lost, by UID; not of those too late."""
     reported = dict[str, float]()
 
@@ -394,9 +398,9 @@ def said_by(job: Json) -> Json:
     }
 
 
-async def measure(size: Size, name: str, report: Callable[[str], None]) -> Outcome:
+async def measure(size: OperatorSize, name: str, report: Callable[[str], None]) -> OperatorOutcome:
     """The figures of a subject on a cluster of its own. What ends the course early is reported."""
-    kind, outcome = SUBJECTS[name.removesuffix(STOCK)], Outcome()
+    kind, outcome = SUBJECTS[name.removesuffix(STOCK)], OperatorOutcome()
     try:
         with SimulatedCluster(report, stock_limits=name.endswith(STOCK)) as cluster:
             async with cluster.client() as client, cluster.client("script") as script:
@@ -404,7 +408,7 @@ async def measure(size: Size, name: str, report: Callable[[str], None]) -> Outco
                 await cluster.add_nodes(client, size.jobs * subject.pods_per_job)
                 await subject.install()
                 async with PodWatch(client, subject.label) as seen:
-                    await Course(cluster, subject, seen, outcome).run(size)
+                    await OperatorCourse(cluster, subject, seen, outcome).run(size)
         outcome.is_whole = True
     except ENDS as error:
         report("".join(traceback.format_exception(error)))

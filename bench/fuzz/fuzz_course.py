@@ -21,7 +21,7 @@ from bench.fuzz.hostile_tenant import HostileTenant
 from bench.fuzz.judgement import last_line, troubles
 from bench.fuzz.quiet_jobs import QuietJobs
 from bench.fuzz.server_refusals import answers
-from bench.fuzz.size import Size
+from bench.fuzz.size import FuzzSize
 from bench.harness import shown
 from tests.support.kube_api import Api, Namespace
 from tests.support.operator_process import OperatorProcess, installed_operator
@@ -54,7 +54,7 @@ UNITS = {
 
 
 @dataclass
-class Outcome:
+class FuzzOutcome:
     """What was found."""
 
     findings: Findings = field(default_factory=Findings)
@@ -123,11 +123,11 @@ def p99(samples: Sequence[float]) -> float:
     return sorted(samples)[math.ceil(0.99 * len(samples)) - 1]
 
 
-def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Outcome:
+def run(api: Api, folder: Path, size: FuzzSize, report: Callable[[str], None]) -> FuzzOutcome:
     """Run the operator, and all waves beside it. Raises TimeoutError when it does not act on an
     ordinary job, and AssertionError when it does not start, or ends by itself.
     """
-    operator, outcome = installed_operator(api, folder), Outcome()
+    operator, outcome = installed_operator(api, folder), FuzzOutcome()
     try:
         operator.start()
         with Api.kept(api.kubeconfig) as one, Api.kept(api.kubeconfig) as other:
@@ -136,7 +136,7 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
             with contextlib.closing(
                 QuietJobs(Namespace.make(other, f"quiet-{size.seed}"))
             ) as quiet:
-                Course(operator, tenant, quiet, size, outcome).take_turns(report)
+                FuzzCourse(operator, tenant, quiet, size, outcome).take_turns(report)
     except TimeoutError as error:
         end = last_line(operator.log.read_text(errors="replace"))
         assert operator.exit_code() is None, f"the operator has ended ({operator.log}): {end}"
@@ -149,14 +149,14 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
 
 
 @dataclass
-class Course:
+class FuzzCourse:
     """The parts of a fuzz, and what it has found so far."""
 
     operator: OperatorProcess
     tenant: HostileTenant
     quiet: QuietJobs
-    size: Size
-    outcome: Outcome
+    size: FuzzSize
+    outcome: FuzzOutcome
 
     def take_turns(self, report: Callable[[str], None]) -> None:
         """Run waves until as many jobs are taken as are to be, or the time is over."""

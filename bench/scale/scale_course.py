@@ -29,7 +29,7 @@ from bench.scale.settings import (
     RESYNC_SECONDS,
     START_SECONDS,
     STATUSES,
-    Size,
+    ScaleSize,
 )
 from devcluster.processes import cpu_seconds, memory_mib
 from regroup_trainer.coordinator.coordinator_status import SHOWN_SECONDS
@@ -39,13 +39,13 @@ GUARD_SECONDS, PROBE_SECONDS = 0.2, 0.05
 LOG_CHARACTERS = 2000
 
 
-class Subject(ABC):
+class ScaleSubject(ABC):
     """One process that coordinates simulated agents."""
 
     can_resync: ClassVar[bool] = True
     """Whether the agents go on when that process is killed and started again."""
 
-    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+    def __init__(self, folder: Path, size: ScaleSize, report: Report) -> None:
         self.folder, self.size, self.report = folder, size, report
         self.term = 0
 
@@ -84,10 +84,10 @@ class Subject(ABC):
         return True
 
 
-class Course:
+class ScaleCourse:
     """Measures a subject, until something does not come."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: ScaleSubject) -> None:
         self._subject, self._report = subject, subject.report
         self.found: dict[str, float | None] = {}
 
@@ -237,11 +237,13 @@ class Course:
         self._process.wait()
 
 
-def run_course(make: Callable[[Path, Size, Report], Subject], size: Size, report: Report) -> Values:
+def run_course(
+    make: Callable[[Path, ScaleSize, Report], ScaleSubject], size: ScaleSize, report: Report
+) -> Values:
     """What one course of a subject has found."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections of each agent
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
-        course = Course(make(Path(name), size, report))
+        course = ScaleCourse(make(Path(name), size, report))
         asyncio.run(course.run())
     return course.found
