@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from devcluster import binaries
-from devcluster.controlplane import ApiEndpoint
+from devcluster.controlplane import CLIENTS, ApiEndpoint
 from devcluster.pki import Identity
 from devcluster.processes import Launch, Processes, run
 from devcluster.progress import silent
@@ -94,6 +94,13 @@ class ApiServer:
         text = self.endpoint.authority.kubeconfig(identity.name, self.url, "devcluster-api")
         file.write_text(text)
         return file
+
+    def start_scheduler(self, *flags: str) -> None:
+        """Start Kubernetes' scheduler, which ends with the API server. It serves nothing."""
+        (identity,) = (one for one in CLIENTS if one.name == "scheduler")
+        kubeconfig = f"--kubeconfig={self.kubeconfig_of(identity)}"
+        command = (self.bin / "kube-scheduler", kubeconfig, "--leader-elect=false")
+        self.start("kube-scheduler", (*command, "--secure-port=0", *flags))
 
     def start(
         self,

@@ -16,7 +16,6 @@ import yaml
 from bench.operators import audit, programs
 from bench.operators.client import Client, Json, until
 from devcluster.apiserver import ApiServer
-from devcluster.controlplane import CLIENTS
 from devcluster.pki import Identity
 from devcluster.processes import cpu_seconds, memory_mib
 
@@ -140,14 +139,11 @@ class SimulatedCluster:
         return self.server.pid("kube-controller-manager")
 
     def _start_controllers(self) -> None:
-        limits = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
-        common = ("--secure-port=0", *(() if self.stock_limits else limits))
-        manager = (*self.server.endpoint.controller_manager(), *common)
+        open_limits = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
+        limits = () if self.stock_limits else open_limits
+        manager = (*self.server.endpoint.controller_manager(), "--secure-port=0", *limits)
         self.server.start("kube-controller-manager", manager)
-        (scheduler,) = (one for one in CLIENTS if one.name == "scheduler")
-        kubeconfig = self.server.kubeconfig_of(scheduler)
-        command = (self.server.bin / "kube-scheduler", f"--kubeconfig={kubeconfig}")
-        self.server.start("kube-scheduler", (*command, "--leader-elect=false", *common))
+        self.server.start_scheduler(*limits)
 
     def _start_kwok(self) -> None:
         options = {
