@@ -8,7 +8,6 @@ the condition `Ready=False, reason=NotSupported`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,29 +28,13 @@ class Limit:
     also: tuple[object, ...] = ()
     """The other values that are honoured."""
 
-    @cached_property
-    def default(self) -> object:
-        """What the field has in an empty spec; None where its section is absent then."""
-        return _value(TrainingJobSpec.model_construct(), self.path)
 
-
-_ELASTIC = ElasticPolicy()
+_DEFAULTS = TrainingJobSpec.model_construct(elastic_policy=ElasticPolicy())
+"""Each field has its default, also those of a section that may be absent."""
 LIMITS = (
-    Limit(
-        "elasticPolicy.scaleUpPolicy",
-        "holding back lost workers' replacements",
-        also=(_ELASTIC.scale_up_policy,),
-    ),
-    Limit(
-        "elasticPolicy.scaleUpDelaySeconds",
-        "a delay before growing",
-        also=(_ELASTIC.scale_up_delay_seconds,),
-    ),
-    Limit(
-        "elasticPolicy.minSecondsBetweenResizes",
-        "a pause between resizes",
-        also=(_ELASTIC.min_seconds_between_resizes,),
-    ),
+    Limit("elasticPolicy.scaleUpPolicy", "holding back lost workers' replacements"),
+    Limit("elasticPolicy.scaleUpDelaySeconds", "a delay before growing"),
+    Limit("elasticPolicy.minSecondsBetweenResizes", "a pause between resizes"),
     Limit("restartPolicy.windowSeconds", "refilling the restart budget"),
     Limit("failurePolicy.rules", "failure rules of one's own"),
     Limit("checkpoint.retentionPolicy", "deleting checkpoints with the job"),
@@ -153,20 +136,23 @@ def unsupported(spec: TrainingJobSpec, on_cluster: bool = True) -> list[str]:
 
 
 def _beyond(limits: tuple[Limit, ...], spec: TrainingJobSpec) -> list[str]:
-    return [
-        f"spec.{limit.path}={_shown(value)} ({limit.meaning})"
-        for limit in limits
-        if (value := _value(spec, limit.path)) not in (limit.default, *limit.also)
-    ]
+    found = []
+    for limit in limits:
+        value, default = _value_and_default(spec, limit.path)
+        if value not in (default, *limit.also):
+            found.append(f"spec.{limit.path}={_shown(value)} ({limit.meaning})")
+    return found
 
 
-def _value(spec: TrainingJobSpec, path: str) -> object:
+def _value_and_default(spec: TrainingJobSpec, path: str) -> tuple[object, object]:
+    """What a field has, and its default. A section that is absent has its defaults."""
     node: Any = spec
+    default: Any = _DEFAULTS
     for part in path.split("."):
-        if node is None:
-            return None
-        node = getattr(node, _attribute(node, part))
-    return node
+        name = _attribute(default, part)
+        node, default = getattr(node, name), getattr(default, name)
+        node = default if node is None else node
+    return node, default
 
 
 def _attribute(model: BaseModel, alias: str) -> str:
