@@ -27,10 +27,10 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from regroup_operator.api.resource import Key
 from regroup_operator.api.status import Phase, TrainingJobStatus
+from regroup_operator.controller import internal_error
 from regroup_operator.observe.observed import AnyJob, Job
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.ledger import Cause
-from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 CONTROLLER = "trainingjob"
 SCRAPES_AT_ONCE = 16
@@ -176,13 +176,12 @@ class JobSeries(Collector):
             "1 for the reason why the job is not ready; absent while it is.",
             labels=[*_OF_JOB, "reason"],
         )
-        for key, reason in {**waiting, **dict.fromkeys(failed, _INTERNAL_ERROR)}.items():
+        for key, reason in {**waiting, **dict.fromkeys(failed, internal_error.REASON)}.items():
             wait.add_metric([*key, reason], 1.0)
         yield wait
 
 
 _OF_JOB = ("namespace", "trainingjob")
-_INTERNAL_ERROR = WaitingReason.InternalError.name
 _Family = type[GaugeMetricFamily | CounterMetricFamily]
 _Rows = Callable[[_Shown], Iterable[tuple[tuple[str, ...], float]]]
 _FAMILIES: tuple[tuple[_Family, str, str, tuple[str, ...], _Rows], ...] = (
