@@ -745,8 +745,11 @@ async def test_coordinators_that_change_all_the_time_delay_themselves_alone() ->
             await until("their bursts", lambda: coordinators._in_debt == set(tenant))
             assert min(rounds.ended[key] for key in tenant) >= 5
             before, begun = rounds.ended.copy(), time.monotonic()
+            pauses = []
             for _ in range(4):
+                reported_at = time.monotonic()
                 assert await rounds.most_rounds_meanwhile(stubs[-1]) <= 2
+                pauses.append(time.monotonic() - reported_at)
                 assert KEY not in coordinators._in_debt
                 await read_on(coordinators, tenant, changes=10)
             seconds = time.monotonic() - begun
@@ -757,6 +760,7 @@ async def test_coordinators_that_change_all_the_time_delay_themselves_alone() ->
             assert not coordinators._in_debt
     of_tenant = sum((rounds.ended - before)[key] for key in tenant)
     assert of_tenant * 0.02 < 0.3 * seconds, of_tenant
+    assert max(pauses) < 1.0
 
 
 async def test_news_in_a_burst_begin_a_round_each_and_a_lost_coordinator_waits_for_none(
