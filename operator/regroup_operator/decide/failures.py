@@ -97,9 +97,7 @@ def _has_lost_peer(pod: Pod) -> bool:
 
 
 RULES = (
-    Rule(
-        "disruption", lambda pod: "DisruptionTarget" in pod.true_conditions, _IGNORE, "preemption"
-    ),
+    Rule("disruption", lambda pod: pod.is_disrupted, _IGNORE, "preemption"),
     Rule("eviction", lambda pod: pod.reason in _DISRUPTED, _IGNORE, "preemption"),
     Rule("node loss", lambda pod: pod.reason in _NODE_REASONS, _IGNORE, "infrastructure", True),
     Rule("node restart", _has_unknown_end, _IGNORE, "infrastructure", True),

@@ -31,6 +31,7 @@ Place = tuple[int, int]
 """Index and incarnation of a worker: no pod of the job ever has both of another one."""
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _INCARNATION = re.compile(r"-([0-9]{1,9})$")
+_IS_GONE = "is gone (deleted by force, or with its node)"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ def of_pod(pod: Pod, observed: Observed) -> Loss:
         if node is not None and not (node.exists and node.ready):
             state = "is not Ready" if node.exists else "does not exist any more"
             return Loss("infrastructure", f"{what} is lost: its node {state}", pod.name, pod.node)
+        if pod.is_forced and not pod.is_disrupted:
+            # The API server marks such a pod before it removes it: what was seen first is chance.
+            return Loss("infrastructure", f"{what} {_IS_GONE}", pod.name, pod.node)
         what = f"{what} is being deleted (a drain, an eviction, or by hand)"
         return Loss("preemption", what, pod.name, pod.node)
     rule = classify(pod)
@@ -85,8 +89,7 @@ def _gone(job: Job, place: Place, nodes: Mapping[str, str]) -> Loss:
     pod = names.worker(job.name, index, incarnation) if incarnation else ""
     node = nodes.get(pod, "")
     what = f"worker pod {pod}{_on(node)}" if pod else f"the pod of worker {index}"
-    message = f"{what} is gone (deleted by force, or with its node)"
-    return Loss("infrastructure", message, pod, node)
+    return Loss("infrastructure", f"{what} {_IS_GONE}", pod, node)
 
 
 def _on(node: str) -> str:

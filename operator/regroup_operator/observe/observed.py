@@ -202,6 +202,11 @@ class Pod:
         return self.phase in ("Pending", "Running", "Unknown") and not self.terminating
 
     @property
+    def is_disrupted(self) -> bool:
+        """Whether Kubernetes ends it for a reason outside of it: a drain, a preemption, a taint."""
+        return "DisruptionTarget" in self.true_conditions
+
+    @property
     def is_created(self) -> bool:
         """Whether its node has made its containers, or has reported why it cannot."""
         uncreated = ("", "ContainerCreating", "PodInitializing")

@@ -112,6 +112,26 @@ def test_a_worker_whose_pod_is_gone_is_reported_with_its_node(job: Simulation) -
     )
 
 
+def test_a_pod_that_is_deleted_by_force_counts_the_same_while_it_is_still_seen(
+    job: Simulation,
+) -> None:
+    victim = job.workers()[1]
+    job.pods[victim.name] = replace(victim, terminating=True, is_forced=True)
+    job.run_rounds(2)
+    (recovery,) = job.status.recoveries
+    assert (recovery.cause, job.status.restarts.infrastructure) == ("infrastructure", 1)
+    assert recovery.message == (
+        "worker pod gpt-w1-1 on node n2 is gone (deleted by force, or with its node)"
+    )
+
+
+def test_an_evicted_pod_that_has_no_time_to_end_counts_as_preempted(job: Simulation) -> None:
+    victim = job.workers()[1]
+    evict(job, replace(victim, is_forced=True))
+    job.run_rounds(2)
+    assert job.status.restarts.preemption == 1
+
+
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_an_operator_that_dies_after_writing_counts_a_loss_once(job: Simulation, done: int) -> None:
     job.fail(job.workers()[0], exit_code=1)
