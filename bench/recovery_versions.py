@@ -3,15 +3,16 @@
     make bench NAME=recovery_versions [ARGS="--case rank-kill"]
 
 `former` is the commit that wrote `bench/results/recovery.json`, unpacked from this clone, and `now`
-this checkout. They take turns. Each runs its own `bench.recovery`, with this Python and its
-packages; that needs root. A value is the mean of two faults, which come at the same steps of both
-versions. With `-fsdp` the model is sharded.
+this checkout. They take turns, with this Python and its packages; that needs root. In each turn one
+training of `bench.recovery` meets a series of faults, at the same steps of both versions. A value
+is the median of the series, of `lost_steps` the sum. With `-fsdp` the model is sharded.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,62 +25,70 @@ from bench.outcome import UNITS as OF_RECOVERY
 from tools.commits import unpack
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "bench" / "recovery_series.py"
 FORMER = "ba4529ba"
 """Of 2026-11-22, before the present protocol."""
-FAULTS = ("rank-kill", "pod-kill", "join")
+SERIES = {"rank-kill": 10, "pod-kill": 6, "join": 6}
+"""Fault -> how often it comes in one training."""
 SHARDED, QUICK = "-fsdp", "rank-kill-quick"
-CASES = (*FAULTS, *(f"{fault}{SHARDED}" for fault in FAULTS))
+QUICK_SERIES = 2
+CASES = (*SERIES, *(f"{fault}{SHARDED}" for fault in SERIES))
 SUBJECTS = ("former", "now")
-REPEATED = 2
-METRICS = ("recovered", "detect_seconds", "down_seconds", "lost_steps", "trains")
+METRICS = ("detect_seconds", "down_seconds", "lost_steps")
 UNITS = {name: OF_RECOVERY[name] for name in METRICS}
 SOURCES = ("operator", "trainer", "client", ".")
 
 
 def plan(quick: bool) -> Plan:
-    """Five turns of each version; a quick run kills a rank of each once."""
+    """Five turns of each version; a quick run kills a rank of each twice."""
     cases = (QUICK,) if quick else CASES
-    about = f"former: {FORMER}; the mean of {REPEATED} faults"
-    return Plan("recovery_versions", cases, SUBJECTS, UNITS, 1 if quick else 5, lambda *_: about)
+    return Plan("recovery_versions", cases, SUBJECTS, UNITS, 1 if quick else 5, conditions)
+
+
+def conditions(case: str, _subject: str) -> str:
+    """What the figures depend on."""
+    return f"former: {FORMER}; {arguments(case)[-1]} faults in each training"
 
 
 def measure(case: str, subject: str) -> Values:
     """One turn of a version."""
+    if subject == "now":
+        return summarise(run(ROOT, arguments(case)))
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
-        root, output = Path(name) / "former", Path(name) / "results"
-        if subject == "now":
-            root = ROOT
-        else:
-            unpack(ROOT, FORMER, root)
-        run(root, [*options(case), "--output", str(output)])
-        return means(json.loads((output / "recovery.json").read_text()))
+        unpack(ROOT, FORMER, Path(name))
+        return summarise(run(Path(name), arguments(case)))
 
 
-def options(case: str) -> list[str]:
-    """What `bench.recovery` is to do."""
+def arguments(case: str) -> tuple[str, str, str]:
+    """Fault, subject and number of faults."""
     if case == QUICK:
-        return ["--quick"]
-    subject = "regroup-fsdp" if case.endswith(SHARDED) else "regroup"
+        return "rank-kill", "regroup", str(QUICK_SERIES)
     fault = case.removesuffix(SHARDED)
-    return ["--case", fault, "--subject", subject, "--runs", str(REPEATED)]
+    return fault, "regroup" if fault == case else "regroup-fsdp", str(SERIES[fault])
 
 
-def run(root: Path, arguments: Sequence[str]) -> None:
-    """The benchmark of the version in this folder."""
+def run(root: Path, given: Sequence[str]) -> list[dict[str, Any]]:
+    """A series of faults, with the modules of the version in this folder."""
     path = os.pathsep.join(str(root / source) for source in SOURCES)
-    subprocess.run(
-        [sys.executable, "-m", "bench.recovery", *arguments],
+    done = subprocess.run(
+        [sys.executable, "-P", str(PROGRAM), *given],
         cwd=root,
         env={**os.environ, "PYTHONPATH": path},
         check=True,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
     )
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def means(document: Any) -> Values:
-    """Metric -> value of a file of results with one row of each."""
-    rows = {row["metric"]: row["median"] for row in document["rows"]}
-    return {name: rows.get(name) for name in METRICS}
+def summarise(faults: Sequence[dict[str, Any]]) -> Values:
+    """The figures of a series."""
+    detected = [found["detect_seconds"] for found in faults if found["detect_seconds"] is not None]
+    return {
+        "detect_seconds": statistics.median(detected) if detected else None,
+        "down_seconds": statistics.median(found["down_seconds"] for found in faults),
+        "lost_steps": sum(found["lost_steps"] for found in faults),
+    }
 
 
 main = command(plan, measure)
