@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import importlib
+import importlib.metadata
 import math
 import os
 import resource
@@ -314,6 +315,20 @@ def list_imports(assignment: Assignment, options: Options, channel: RecordingCha
     before = set(sys.modules)
     code = train(assignment, options, channel)
     print("imported:", sorted(set(sys.modules) - before), file=sys.stderr)
+    return code
+
+
+def list_metadata_read(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Print for which groups the metadata of all packages was searched during training."""
+    searched = []
+
+    def search(**given: Any) -> Any:
+        searched.append(given.get("group"))
+        return entry_points(**given)
+
+    entry_points, importlib.metadata.entry_points = importlib.metadata.entry_points, search
+    code = train(assignment, options, channel)
+    print("metadata:", searched, file=sys.stderr)
     return code
 
 

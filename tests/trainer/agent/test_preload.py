@@ -43,3 +43,12 @@ def test_nothing_is_imported_between_the_fork_and_the_end(
     )
     succeeded(outcomes)
     assert {outcome.stderr.splitlines()[-1] for outcome in outcomes} == {"imported: []"}
+
+
+def test_a_rank_reads_no_metadata_of_packages(template: Template, tmp_path: Path) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config(training={"steps": 2})),
+        entry="tests.support.rank_faults:list_metadata_read",
+    )
+    succeeded(outcomes)
+    assert {outcome.stderr.splitlines()[-1] for outcome in outcomes} == {"metadata: []"}
